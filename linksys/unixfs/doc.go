@@ -1,0 +1,2 @@
+// Package unixfs builds, edits and decodes files and directories as UnixFS DAGs.
+package unixfs
