@@ -59,6 +59,7 @@ type Range struct{ Off, Len int64 }
 type Content struct {
 	Base     cid.Cid // undefined: none
 	BaseSize int64   // bytes
+	BaseData int64   // bytes of Base that are not in zero leaves; for st_blocks
 	Size     int64   // bytes
 	// Visible are the ranges of Base not hidden by a truncation or a hole,
 	// ascending, disjoint and not empty.
@@ -123,10 +124,10 @@ type Extent struct {
 	Kind     ExtentKind
 	Data     []byte  // Inline: the bytes; len(Data) == Len
 	Seg      uint64  // Staged: the segment
-	Pos      int64   // Staged: offset of the bytes in the segment
-	CRC      uint32  // Staged: CRC32C of the bytes
+	Pos      int64   // Staged: offset of the record's head in the segment
+	CRC      uint32  // Staged: CRC32C of the record's head, which has those of the data
 	Block    cid.Cid // Block: the leaf
-	Skip     int64   // Block: offset of the first byte in the leaf's data
+	Skip     int64   // Staged, Block: offset of the first byte in the record's or leaf's data
 }
 
 // Xattr is one extended attribute.
