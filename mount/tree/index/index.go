@@ -90,6 +90,8 @@ type Inode struct {
 	Next     uint64   // directories: the next cookie to give out
 	Unsealed bool     // Base is stale or undefined
 	LinkID   [16]byte // random, given when Nlink becomes 2; else zero
+	Alloc    int64    // files: bytes that hold data, as last published; for st_blocks
+	Xattrs   uint32   // number of extended attributes
 }
 
 // Dirent is one name in a directory. Cookies grow within a directory; order by
