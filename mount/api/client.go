@@ -1,0 +1,281 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/ipfs/go-cid"
+	mh "github.com/multiformats/go-multihash"
+
+	"cafs/store"
+)
+
+// Client talks to the daemon that has a repository open. Its methods may be
+// called concurrently; each uses a connection of its own for as long as it
+// runs. As a store it reads and writes the daemon's blocks, with the errors of
+// package store; blocks it returns were checked against their CIDs here as
+// well as there.
+type Client struct {
+	dir *os.File // the repository folder
+
+	mu     sync.Mutex
+	idle   []*net.UnixConn
+	closed bool
+}
+
+// maxIdle bounds the connections kept for later calls.
+const maxIdle = 8
+
+// Dial connects to the daemon of the repository at path. Errors: ErrNoDaemon.
+func Dial(ctx context.Context, path string) (*Client, error) {
+	dir, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("api: %s: %w", path, ErrNoDaemon)
+	} else if err != nil {
+		return nil, fmt.Errorf("api: %w", err)
+	}
+	c := &Client{dir: dir}
+	conn, err := c.connect(ctx)
+	if err != nil {
+		dir.Close()
+		return nil, err
+	}
+	c.put(conn)
+	return c, nil
+}
+
+// Close ends the idle connections; calls that run end by themselves.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	for _, conn := range c.idle {
+		conn.Close()
+	}
+	c.idle = nil
+	return c.dir.Close()
+}
+
+func (c *Client) connect(ctx context.Context) (*net.UnixConn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", shortPath(c.dir))
+	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, fmt.Errorf("api: %s: %w", c.dir.Name(), ErrNoDaemon)
+	} else if err != nil {
+		return nil, fmt.Errorf("api: connect: %w", err)
+	}
+	return conn.(*net.UnixConn), nil
+}
+
+func (c *Client) get(ctx context.Context) (*net.UnixConn, error) {
+	c.mu.Lock()
+	if n := len(c.idle); n > 0 {
+		conn := c.idle[n-1]
+		c.idle = c.idle[:n-1]
+		c.mu.Unlock()
+		return conn, nil
+	}
+	c.mu.Unlock()
+	return c.connect(ctx)
+}
+
+func (c *Client) put(conn *net.UnixConn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || len(c.idle) >= maxIdle {
+		conn.Close()
+		return
+	}
+	c.idle = append(c.idle, conn)
+}
+
+// call makes one request. each gets every reply but the last, and may be nil;
+// an error of its ends the call. The last reply's value goes into val, which
+// may be nil.
+func (c *Client) call(ctx context.Context, op string, arg any, body []byte, files []*os.File, val any, each func(Reply) error) ([]byte, error) {
+	js, err := json.Marshal(arg)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := c.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ok := false
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer func() {
+		if stop() && ok {
+			c.put(conn)
+		} else {
+			conn.Close()
+		}
+	}()
+	err = writeFrame(conn, Request{Version, op, js}, body, files)
+	for err == nil {
+		var r Reply
+		var out []byte
+		if r, out, err = readReply(conn); err != nil {
+			break
+		}
+		if !r.Last {
+			if each != nil {
+				err = each(r)
+			}
+			continue
+		}
+		ok = true
+		if r.Err != nil {
+			return nil, r.Err
+		}
+		if val != nil {
+			err = json.Unmarshal(r.Val, val)
+		}
+		return out, err
+	}
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return nil, fmt.Errorf("api: %s: %w", op, err)
+}
+
+func readReply(conn *net.UnixConn) (r Reply, body []byte, err error) {
+	head := make([]byte, headSize)
+	if _, err := io.ReadFull(conn, head); err != nil {
+		return r, nil, noEOF(err)
+	}
+	body, err = readFrame(conn, head, &r)
+	return r, body, err
+}
+
+// Status asks how the daemon is.
+func (c *Client) Status(ctx context.Context) (Status, error) {
+	var s Status
+	_, err := c.call(ctx, OpStatus, nil, nil, nil, &s, nil)
+	return s, err
+}
+
+// Sync returns when everything done before is durable.
+func (c *Client) Sync(ctx context.Context) error {
+	_, err := c.call(ctx, OpSync, nil, nil, nil, nil, nil)
+	return err
+}
+
+// Stop asks the daemon to unmount and end; see repo.WaitFree for when it has.
+// Errors: syscall.EBUSY.
+func (c *Client) Stop(ctx context.Context, arg StopArg) error {
+	_, err := c.call(ctx, OpStop, arg, nil, nil, nil, nil)
+	return err
+}
+
+// Cid asks for the address of an object of the tree as it is now.
+func (c *Client) Cid(ctx context.Context, arg CidArg) (Root, error) {
+	var r Root
+	_, err := c.call(ctx, OpCid, arg, nil, nil, &r, nil)
+	return r, err
+}
+
+// Add imports what f is open on: a file, a pipe or a folder. f stays the
+// caller's; event, which may be nil, is called for each AddEvent. What was
+// imported is durable when Add returns.
+func (c *Client) Add(ctx context.Context, f *os.File, arg AddArg, event func(AddEvent)) (Root, error) {
+	var r Root
+	arg.Progress = event != nil
+	_, err := c.call(ctx, OpAdd, arg, nil, []*os.File{f}, &r, func(r Reply) error {
+		var e AddEvent
+		if err := json.Unmarshal(r.Val, &e); err != nil {
+			return err
+		}
+		if event != nil {
+			event(e)
+		}
+		return nil
+	})
+	return r, err
+}
+
+// Roots lists what the repository knows by name.
+func (c *Client) Roots(ctx context.Context) iter.Seq2[NamedRoot, error] {
+	return list[NamedRoot](ctx, c, OpRoots)
+}
+
+// Get is store.Getter's.
+func (c *Client) Get(ctx context.Context, k cid.Cid) ([]byte, error) {
+	block, err := c.call(ctx, OpBlockGet, BlockArg{k}, nil, nil, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	sum, err := k.Prefix().Sum(block)
+	if err != nil {
+		return nil, fmt.Errorf("api: %s: %w", k, err)
+	}
+	if !sum.Equals(k) {
+		return nil, fmt.Errorf("api: %s: %w", k, store.ErrMismatch)
+	}
+	return block, nil
+}
+
+// Put is store.Putter's.
+func (c *Client) Put(ctx context.Context, k cid.Cid, block []byte) error {
+	_, err := c.call(ctx, OpBlockPut, BlockArg{k}, block, nil, nil, nil)
+	return err
+}
+
+// Has is store.Haser's.
+func (c *Client) Has(ctx context.Context, k cid.Cid) (ok bool, err error) {
+	_, err = c.call(ctx, OpBlockHas, BlockArg{k}, nil, nil, &ok, nil)
+	return ok, err
+}
+
+// Size is store.Sizer's.
+func (c *Client) Size(ctx context.Context, k cid.Cid) (n int64, err error) {
+	_, err = c.call(ctx, OpBlockLen, BlockArg{k}, nil, nil, &n, nil)
+	return n, err
+}
+
+// All is store.Enumerator's.
+func (c *Client) All(ctx context.Context) iter.Seq2[store.Entry, error] {
+	return func(yield func(store.Entry, error) bool) {
+		for b, err := range list[BlockInfo](ctx, c, OpBlockAll) {
+			var e store.Entry
+			if err == nil {
+				e = store.Entry{Hash: mh.Multihash(b.Cid.Hash()), Size: b.Size}
+			}
+			if !yield(e, err) {
+				return
+			}
+		}
+	}
+}
+
+// errStop ends a call whose caller wants no more.
+var errStop = errors.New("enough")
+
+// list runs a request whose replies are lists.
+func list[T any](ctx context.Context, c *Client, op string) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		var none T
+		_, err := c.call(ctx, op, nil, nil, nil, nil, func(r Reply) error {
+			var batch []T
+			if err := json.Unmarshal(r.Val, &batch); err != nil {
+				return err
+			}
+			for _, v := range batch {
+				if !yield(v, nil) {
+					return errStop
+				}
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, errStop) {
+			yield(none, err)
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package api
+
+import (
+	"time"
+
+	"github.com/ipfs/go-cid"
+)
+
+// Operations. The comment says what goes in and what comes out.
+const (
+	OpStatus   = "status"    // -> Status
+	OpSync     = "sync"      // everything before it is durable
+	OpStop     = "stop"      // StopArg; unmounts, and answers before the daemon has ended
+	OpCid      = "cid"       // CidArg -> Root; the object as it is now, durable
+	OpAdd      = "add"       // AddArg, one descriptor -> AddEvent …, Root
+	OpRoots    = "roots"     // -> []NamedRoot … in several replies
+	OpBlockGet = "block.get" // BlockArg -> body
+	OpBlockPut = "block.put" // BlockArg, body; readable at once, durable after sync
+	OpBlockHas = "block.has" // BlockArg -> bool
+	OpBlockLen = "block.len" // BlockArg -> int64
+	OpBlockAll = "block.ls"  // -> []BlockInfo … in several replies
+)
+
+// Status describes a daemon and what it serves.
+type Status struct {
+	PID        int       `json:"pid"`
+	Version    string    `json:"version"` // of the program
+	Repo       string    `json:"repo"`
+	Mountpoint string    `json:"mountpoint"`
+	Profile    string    `json:"profile"`
+	Shard      string    `json:"shard"`
+	Since      time.Time `json:"since"`
+
+	DirtyBytes    int64 `json:"dirty_bytes"`    // in memory only
+	StagedBytes   int64 `json:"staged_bytes"`   // on disk, not sealed
+	UnsealedFiles int64 `json:"unsealed_files"` // changed since they last had a CID
+	Inodes        int64 `json:"inodes"`
+	PendingBytes  int64 `json:"pending_bytes"` // in blocks that are not durable
+	FreeBytes     int64 `json:"free_bytes"`    // what can be written
+	TotalBytes    int64 `json:"total_bytes"`   // of the repository's file system
+
+	// Failed says why the repository can only be read until the next mount;
+	// empty while all is well.
+	Failed string `json:"failed,omitempty"`
+}
+
+// StopArg asks for the end of a mount.
+type StopArg struct {
+	// Detach ends it although it is in use: what is open there fails from now on.
+	Detach bool `json:"detach"`
+}
+
+// CidArg names an object of the tree: by inode number, or by a slash-separated
+// path from the root that no symlink is followed for.
+type CidArg struct {
+	Ino  uint64 `json:"ino,omitempty"`
+	Path string `json:"path,omitempty"`
+}
+
+// Root is the address of content.
+type Root struct {
+	Cid   cid.Cid `json:"cid"`
+	Size  uint64  `json:"size"`  // bytes of content
+	Tsize uint64  `json:"tsize"` // bytes of the DAG, shared blocks counted each time
+}
+
+// AddArg says how to import what the descriptor is open on.
+type AddArg struct {
+	Name      string `json:"name"`              // for the list of roots and in messages
+	Recursive bool   `json:"recursive"`         // folders too
+	Profile   string `json:"profile,omitempty"` // empty: the repository's
+	Chunker   string `json:"chunker,omitempty"` // empty: the profile's
+	Progress  bool   `json:"progress"`          // send AddEvents
+}
+
+// AddEvent is one thing imported, or the progress within one.
+type AddEvent struct {
+	Path  string  `json:"path,omitempty"` // below the name given; empty for a mere progress
+	Cid   cid.Cid `json:"cid,omitzero"`
+	Size  uint64  `json:"size,omitempty"` // bytes of content
+	Files int64   `json:"files"`          // done so far
+	Bytes int64   `json:"bytes"`          // done so far
+}
+
+// NamedRoot is content the repository knows by name.
+type NamedRoot struct {
+	Name string    `json:"name"`
+	Cid  cid.Cid   `json:"cid"`
+	Time time.Time `json:"time"`
+}
+
+// BlockArg names a block.
+type BlockArg struct {
+	Cid cid.Cid `json:"cid"`
+}
+
+// BlockInfo is one stored block; its codec is not stored, so Cid is a raw one.
+type BlockInfo struct {
+	Cid  cid.Cid `json:"cid"`
+	Size int64   `json:"size"` // bytes
+}
