@@ -1,0 +1,31 @@
+// Package integration_test runs the cafs binary on real mounts and looks at
+// it from outside: each test is an outcome that users care about. The oracles
+// are what Linux does on tmpfs and ext4, byte slices, golden CIDs, and the
+// tools themselves (diff, rsync, git fsck, sqlite's integrity_check).
+package integration_test
+
+import (
+	"flag"
+	"testing"
+	"time"
+
+	"cafs/integration/harness"
+)
+
+var seedFlag = flag.Int64("seed", 0, "seed of the random tests; 0: a new one, which is printed")
+
+// seed returns the seed of a random test and prints it.
+func seed(t *testing.T) int64 {
+	t.Helper()
+	s := *seedFlag
+	if s == 0 {
+		s = time.Now().UnixNano()
+	}
+	t.Logf("seed %d (repeat with -seed %d)", s, s)
+	return s
+}
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	harness.Main(m)
+}
