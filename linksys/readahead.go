@@ -1,0 +1,185 @@
+package linksys
+
+import (
+	"context"
+
+	"github.com/ipfs/go-cid"
+	mh "github.com/multiformats/go-multihash"
+)
+
+// A reader that goes through a file is recognised by where its reads begin, not
+// by their order: the kernel keeps several in flight. Up to maxStreams readers
+// of one file are told apart.
+const (
+	maxStreams = 4
+	minSlack   = 128 << 10 // bytes
+	maxSlack   = 4 << 20   // bytes
+	minWindow  = 2 << 20   // bytes
+	maxWindow  = 16 << 20  // bytes
+	// maxLeaf: a child that holds more is no leaf, since no block is larger.
+	maxLeaf = 2 << 20 // bytes
+)
+
+// stream is one reader going through a file.
+type stream struct {
+	next    int64  // end of the furthest read
+	ahead   int64  // end of what was asked for ahead of it
+	window  int64  // how far ahead to fetch; 0 until a second read follows the first
+	used    uint64 // File.clock at the last read; 0 when unused
+	running bool   // a goroutine is fetching for this stream
+}
+
+// touch notes a read of n bytes at off and tells whether it belongs to a
+// sequential reader, for whom it starts fetching what comes next.
+func (f *File) touch(off, n int64) bool {
+	if f.root == nil || n <= 0 || len(f.root.file.cids) == 0 {
+		return off > 0 // a second read of a file of one leaf
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.clock++
+	slack := min(max(4*n, minSlack), maxSlack)
+	st := &f.streams[0]
+	for i := range f.streams {
+		s := &f.streams[i]
+		if s.used != 0 && off <= s.next+slack && off+n >= s.next-slack {
+			st = s
+			s.window = min(max(2*s.window, minWindow, 4*n), maxWindow, f.s.cache.parts[classLeaf].limit/3)
+			break
+		}
+		if s.used < st.used {
+			st = s
+		}
+	}
+	if st.used != 0 && (off > st.next+slack || off+n < st.next-slack) || st.used == 0 {
+		run := st.running
+		*st = stream{ahead: off, running: run}
+		if n > maxLeaf {
+			st.window = n // one read over many leaves gains from fetching them together
+		}
+	}
+	st.used = f.clock
+	st.next = max(st.next, off+n)
+	st.ahead = max(st.ahead, min(off, st.next))
+	if st.window > 0 && !st.running && st.ahead < f.size && st.ahead-st.next < st.window/2 {
+		st.running = f.s.background(func(ctx context.Context) { f.runAhead(ctx, st) })
+	}
+	return st.window > 0
+}
+
+// runAhead fetches a stream's window, then ends. Errors are left to the reader,
+// who meets them when it gets there.
+func (f *File) runAhead(ctx context.Context, st *stream) {
+	for {
+		f.mu.Lock()
+		off := st.ahead
+		if off >= min(st.next+st.window, f.size) {
+			st.running = false
+			f.mu.Unlock()
+			return
+		}
+		f.mu.Unlock()
+		c, end, err := f.upcoming(ctx, off)
+		if err == nil {
+			err = f.s.fetchAhead(ctx, c)
+		}
+		f.mu.Lock()
+		if err != nil {
+			st.running = false
+			f.mu.Unlock()
+			return
+		}
+		if st.ahead == off { // not restarted elsewhere meanwhile
+			st.ahead = end
+		}
+		f.mu.Unlock()
+	}
+}
+
+// upcoming returns the block to fetch for the byte at off and the offset after
+// it. It descends through nodes that are here and fetches those that cannot be
+// leaves; a dag-pb block of a leaf's size is taken for one.
+func (f *File) upcoming(ctx context.Context, off int64) (cid.Cid, int64, error) {
+	it, base := f.root, int64(0)
+	for range maxDepth {
+		if off-base < int64(len(it.leaf)) {
+			return cid.Undef, base + int64(len(it.leaf)), nil
+		}
+		t := it.file
+		i := t.child(off - base)
+		at := leafRef{c: t.cids[i], start: base + t.start(i), t: t, i: i}
+		at.length = base + t.ends[i] - at.start
+		if f.s.isZeroLeaf(at.c, at.length) || at.c.Prefix().MhType == mh.IDENTITY {
+			return cid.Undef, at.end(), nil
+		}
+		next := f.s.cache.peek(at.c)
+		if next == nil && at.length > maxLeaf {
+			var err error
+			if next, err = f.s.cache.get(ctx, at.c); err != nil {
+				return cid.Undef, 0, err
+			}
+		}
+		if next == nil {
+			return at.c, at.end(), nil
+		}
+		if next.isLeaf() || next.file == nil || next.size() != at.length {
+			return cid.Undef, at.end(), nil
+		}
+		it, base = next, at.start
+	}
+	return cid.Undef, 0, ErrBudget
+}
+
+// fetchAhead starts fetching a block into the cache, after waiting until fewer
+// than Options.Prefetch blocks are on their way.
+func (s *System) fetchAhead(ctx context.Context, c cid.Cid) error {
+	if !c.Defined() || s.cache.known(c) {
+		return nil
+	}
+	select {
+	case s.tokens <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if !s.spawn(c) {
+		return context.Canceled
+	}
+	return nil
+}
+
+// tryAhead is fetchAhead that gives up instead of waiting.
+func (s *System) tryAhead(c cid.Cid) {
+	if s.cache.known(c) {
+		return
+	}
+	select {
+	case s.tokens <- struct{}{}:
+	default:
+		return
+	}
+	s.spawn(c)
+}
+
+// spawn fetches a block in the background with a token it gives back.
+func (s *System) spawn(c cid.Cid) bool {
+	ok := s.background(func(ctx context.Context) {
+		defer func() { <-s.tokens }()
+		_, _ = s.cache.get(ctx, c) // whoever needs the block meets the error
+	})
+	if !ok {
+		<-s.tokens
+	}
+	return ok
+}
+
+// background runs fn in a goroutine that Close waits for, with a context that
+// Close ends. It returns false, without running fn, once Close was called.
+func (s *System) background(fn func(context.Context)) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.life.Err() != nil {
+		return false
+	}
+	s.busy.Go(func() { fn(s.life) })
+	return true
+}
