@@ -2,61 +2,118 @@ package unixfs
 
 import (
 	"context"
+	"fmt"
 	"iter"
-
-	"github.com/ipfs/go-cid"
+	"slices"
+	"strings"
 )
 
-// Link is a link of a node.
-type Link struct {
-	Name  string
-	Cid   cid.Cid
-	Tsize uint64
-}
-
-// Entry is a directory entry.
+// Entry is a link in a directory, under its own name.
 type Entry = Link
 
-// Change of one name of a directory.
+// Change sets or removes one name of a directory.
 type Change struct {
 	Name  string
-	Set   bool
-	Entry Entry
+	Set   bool  // false: remove; a name that is not there is no error
+	Entry Entry // if Set; its own Name may be left empty
 }
 
-func (p Profile) BuildDir(ctx context.Context, entries iter.Seq2[Entry, error], emit Emit) (Root, error) {
-	panic("being written")
+// Dir builds a directory. See [Profile.BuildDir].
+func (b Builder) Dir(ctx context.Context, entries iter.Seq2[Entry, error], emit Emit) (Root, error) {
+	var all []Entry
+	for e, err := range entries {
+		if err == nil {
+			err = ValidName(e.Name)
+		}
+		if err != nil {
+			return Root{}, fmt.Errorf("unixfs: build directory: %w", err)
+		}
+		all = append(all, e)
+	}
+	root, err := b.Profile.dir(ctx, all, b.Stat, emit)
+	if err != nil {
+		return Root{}, fmt.Errorf("unixfs: build directory: %w", err)
+	}
+	return root, nil
 }
 
-func (p Profile) EditDir(ctx context.Context, load Load, base cid.Cid, changes []Change, emit Emit) (Root, error) {
-	panic("being written")
+// dir builds the directory of these entries, which it reorders.
+func (p Profile) dir(ctx context.Context, entries []Entry, stat Stat, emit Emit) (Root, error) {
+	d := p.measure(stat)
+	for i := range entries {
+		d.add(entries[i])
+	}
+	if d.sharded() {
+		root, err := p.shards(ctx, entries, stat, emit)
+		root.Size = uint64(d.size)
+		return root, err
+	}
+	slices.SortFunc(entries, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
+	for i := 1; i < len(entries); i++ {
+		if entries[i].Name == entries[i-1].Name {
+			return Root{}, fmt.Errorf("%w: %q twice", ErrName, entries[i].Name)
+		}
+	}
+	root, err := p.flat(entries, stat, emit)
+	root.Size = uint64(d.size)
+	return root, err
 }
 
-// Type of a UnixFS node.
-type Type uint8
-
-const (
-	Raw Type = iota
-	Dir
-	File
-	Metadata
-	Symlink
-	HAMT
-)
-
-// Node is a decoded UnixFS node.
-type Node struct {
-	Type       Type
-	Data       []byte
-	Links      []Link
-	BlockSizes []uint64
-	FileSize   uint64
-	Fanout     int
-	Stat       Stat
+// flat emits a directory of one node; entries are sorted by name.
+func (p Profile) flat(entries []Entry, stat Stat, emit Emit) (Root, error) {
+	n, tsize := 0, uint64(0)
+	for _, e := range entries {
+		n += linkLen(e.Cid.ByteLen(), len(e.Name), e.Tsize)
+		tsize += clampTsize(e.Tsize)
+	}
+	links := make([]byte, 0, n)
+	for _, e := range entries {
+		links = appendLink(links, e, "")
+	}
+	data := encodeNode(links, appendStat(appendField(nil, tagType, uint64(Dir)), stat))
+	if len(data) > MaxBlock {
+		return Root{}, fmt.Errorf("%w: directory node of %d bytes, more than %d", ErrProfile, len(data), MaxBlock)
+	}
+	c, err := p.block(codecDagPB, data, emit)
+	return Root{Cid: c, Tsize: tsize + uint64(len(data))}, err
 }
 
-// DecodeNode decodes a block.
-func DecodeNode(c cid.Cid, block []byte) (*Node, error) { panic("being written") }
+// dirMeasure is what decides whether a directory is sharded.
+type dirMeasure struct {
+	p       *Profile
+	size    int // bytes, by p.DirSize, as one node
+	entries int
+}
 
-// ValidName tells whether name can be a directory entry.
-func ValidName(name string) error { panic("being written") }
+func (p *Profile) measure(stat Stat) dirMeasure {
+	d := dirMeasure{p: p}
+	if p.DirSize == SizeBlock {
+		n := len(appendStat(appendField(nil, tagType, uint64(Dir)), stat))
+		d.size = 1 + varintLen(uint64(n)) + n
+	}
+	return d
+}
+
+func (d *dirMeasure) add(e Entry)    { d.count(e, 1) }
+func (d *dirMeasure) remove(e Entry) { d.count(e, -1) }
+
+func (d *dirMeasure) count(e Entry, sign int) {
+	d.entries += sign
+	switch d.p.DirSize {
+	case SizeBlock:
+		d.size += sign * linkLen(e.Cid.ByteLen(), len(e.Name), e.Tsize)
+	case SizeLinks:
+		d.size += sign * (e.Cid.ByteLen() + len(e.Name))
+	}
+}
+
+// sharded: the limit itself still fits. An empty directory is never sharded.
+func (d *dirMeasure) sharded() bool {
+	switch {
+	case d.p.DirLimit == 0 || d.entries == 0:
+		return false
+	case d.p.DirLinks > 0 && d.entries > d.p.DirLinks:
+		return true
+	}
+	return d.p.DirSize != SizeNone && d.size > d.p.DirLimit
+}

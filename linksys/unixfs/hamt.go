@@ -1,0 +1,122 @@
+package unixfs
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	mh "github.com/multiformats/go-multihash"
+)
+
+// hashed is an entry and the hash of its name.
+type hashed struct {
+	hash uint64
+	Entry
+}
+
+// shards builds a HAMT. Sorted by hash, the entries below any node stand
+// together, so the tree is a recursion over ranges.
+func (p Profile) shards(ctx context.Context, entries []Entry, stat Stat, emit Emit) (Root, error) {
+	all := make([]hashed, len(entries))
+	for i, e := range entries {
+		all[i] = hashed{nameHash(e.Name), e}
+	}
+	slices.SortFunc(all, func(a, b hashed) int {
+		return cmp.Or(cmp.Compare(a.hash, b.hash), strings.Compare(a.Name, b.Name))
+	})
+	for i := 1; i < len(all); i++ {
+		if all[i].Name == all[i-1].Name {
+			return Root{}, fmt.Errorf("%w: %q twice", ErrName, all[i].Name)
+		}
+	}
+	w := shardWriter{p: p, ctx: ctx, emit: emit}
+	return w.build(all, 0, stat)
+}
+
+// shardWriter encodes HAMT nodes.
+type shardWriter struct {
+	p    Profile
+	ctx  context.Context
+	emit Emit
+}
+
+// build emits the node of a level that holds these entries, and all below it.
+func (w *shardWriter) build(all []hashed, level int, stat Stat) (Root, error) {
+	if level >= maxLevels(w.p.Fanout) {
+		return Root{}, fmt.Errorf("%w: %q and %q", ErrCollision, all[0].Name, all[1].Name)
+	}
+	if err := w.ctx.Err(); err != nil {
+		return Root{}, err
+	}
+	n := newShardNode(w.p.Fanout)
+	for len(all) > 0 {
+		slot := slotAt(all[0].hash, level, w.p.Fanout)
+		end := 1
+		for end < len(all) && slotAt(all[end].hash, level, w.p.Fanout) == slot {
+			end++
+		}
+		l := all[0].Entry
+		if end > 1 {
+			child, err := w.build(all[:end], level+1, Stat{})
+			if err != nil {
+				return Root{}, err
+			}
+			l = Link{Cid: child.Cid, Tsize: child.Tsize}
+		}
+		n.add(slot, l)
+		all = all[end:]
+	}
+	return w.write(n, stat)
+}
+
+// shardNode collects the links of a HAMT node, in order of their slots.
+type shardNode struct {
+	fanout int
+	width  int
+	bits   []byte // slot 0 is the lowest bit of the last byte
+	links  []byte // encoded
+	tsize  uint64
+	slot   [4]byte
+}
+
+func newShardNode(fanout int) *shardNode {
+	return &shardNode{fanout: fanout, width: slotWidth(fanout), bits: make([]byte, fanout/8)}
+}
+
+// add links an entry, or with an empty name a child node.
+func (n *shardNode) add(slot int, l Link) {
+	n.links = appendLink(n.links, l, string(appendSlot(n.slot[:0], slot, n.width)))
+	n.mark(slot, l.Tsize)
+}
+
+// copyLink adds a link as it was encoded, in the same slot.
+func (n *shardNode) copyLink(slot int, l rawLink) {
+	n.links = append(n.links, l.all...)
+	n.mark(slot, l.tsize)
+}
+
+func (n *shardNode) mark(slot int, tsize uint64) {
+	n.bits[len(n.bits)-1-slot/8] |= 1 << (slot % 8)
+	n.tsize += clampTsize(tsize)
+}
+
+// message is the UnixFS part; Kubo strips leading zeros off the bitfield.
+func (n *shardNode) message(stat Stat) []byte {
+	field := n.bits
+	for len(field) > 0 && field[0] == 0 {
+		field = field[1:]
+	}
+	b := appendField(make([]byte, 0, 64), tagType, uint64(HAMT))
+	b = appendBytes(b, tagData, field)
+	b = appendField(b, tagHashType, mh.MURMUR3X64_64)
+	b = appendField(b, tagFanout, uint64(n.fanout))
+	return appendStat(b, stat)
+}
+
+func (w *shardWriter) write(n *shardNode, stat Stat) (Root, error) {
+	data := encodeNode(n.links, n.message(stat))
+	c, err := w.p.block(codecDagPB, data, w.emit)
+	return Root{Cid: c, Tsize: n.tsize + uint64(len(data))}, err
+}

@@ -1,0 +1,279 @@
+package unixfs
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/ipfs/go-cid"
+)
+
+// wire reads protobuf fields off the front of b. Varints need not be minimal
+// (protobuf allows it) but must fit in 64 bits.
+type wire struct{ b []byte }
+
+func malformed(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrMalformed, fmt.Sprintf(format, args...))
+}
+
+func (w *wire) varint() (uint64, error) {
+	v, n := binary.Uvarint(w.b)
+	if n <= 0 {
+		return 0, malformed("varint")
+	}
+	w.b = w.b[n:]
+	return v, nil
+}
+
+// tag returns a field's number and wire type.
+func (w *wire) tag() (field uint64, kind byte, err error) {
+	v, err := w.varint()
+	if err == nil && v>>3 == 0 {
+		err = malformed("field number 0")
+	}
+	return v >> 3, byte(v & 7), err
+}
+
+func (w *wire) bytes() ([]byte, error) {
+	n, err := w.varint()
+	if err != nil {
+		return nil, err
+	}
+	return w.take(n)
+}
+
+func (w *wire) take(n uint64) ([]byte, error) {
+	if n > uint64(len(w.b)) {
+		return nil, malformed("field of %d bytes, %d left", n, len(w.b))
+	}
+	v := w.b[:n:n]
+	w.b = w.b[n:]
+	return v, nil
+}
+
+// skip passes over the value of an unknown field.
+func (w *wire) skip(kind byte) (err error) {
+	switch kind {
+	case 0:
+		_, err = w.varint()
+	case 1:
+		_, err = w.take(8)
+	case 2:
+		_, err = w.bytes()
+	case 5:
+		_, err = w.take(4)
+	default:
+		err = malformed("wire type %d", kind)
+	}
+	return err
+}
+
+// rawLink is a link as it stands in a block, which its slices alias.
+type rawLink struct {
+	all   []byte // the whole field: tag, length, body
+	cid   []byte
+	name  []byte
+	tsize uint64
+}
+
+func (l rawLink) decode() (Link, error) {
+	c, err := cid.Cast(l.cid)
+	if err != nil {
+		return Link{}, malformed("link: %v", err)
+	}
+	return Link{Name: string(l.name), Cid: c, Tsize: l.tsize}, nil
+}
+
+// scanNode parses a dag-pb block, calling link for each link in order, and
+// returns the data field. The rules are those of the dag-pb specification: no
+// unknown field, nothing twice, all links together, before or after the data.
+func scanNode(block []byte, link func(rawLink) error) (data []byte, err error) {
+	if len(block) > MaxBlock {
+		return nil, malformed("block of %d bytes", len(block))
+	}
+	w := wire{block}
+	var hasData, hasLinks, linksEnded bool
+	for len(w.b) > 0 {
+		start := w.b
+		field, kind, err := w.tag()
+		if err != nil {
+			return nil, err
+		}
+		if kind != 2 || field > 2 {
+			return nil, malformed("dag-pb field %d of wire type %d", field, kind)
+		}
+		v, err := w.bytes()
+		if err != nil {
+			return nil, err
+		}
+		if field == 1 {
+			if hasData {
+				return nil, malformed("data twice")
+			}
+			data, hasData, linksEnded = v, true, hasLinks
+			continue
+		}
+		if linksEnded {
+			return nil, malformed("links on both sides of the data")
+		}
+		hasLinks = true
+		l, err := scanLink(v)
+		if err != nil {
+			return nil, err
+		}
+		l.all = start[:len(start)-len(w.b)]
+		if err := link(l); err != nil {
+			return nil, err
+		}
+	}
+	return data, nil
+}
+
+// scanLink parses one PBLink: hash, name and size in this order, of which only
+// the hash must be there.
+func scanLink(b []byte) (l rawLink, err error) {
+	w := wire{b}
+	last := uint64(0)
+	for len(w.b) > 0 {
+		field, kind, err := w.tag()
+		if err != nil {
+			return l, err
+		}
+		if field <= last {
+			return l, malformed("link field %d after field %d", field, last)
+		}
+		last = field
+		switch {
+		case field == 1 && kind == 2:
+			l.cid, err = w.bytes()
+		case field == 2 && kind == 2:
+			l.name, err = w.bytes()
+		case field == 3 && kind == 0:
+			l.tsize, err = w.varint()
+		default:
+			err = malformed("link field %d of wire type %d", field, kind)
+		}
+		if err != nil {
+			return l, err
+		}
+	}
+	if l.cid == nil {
+		return l, malformed("link without a CID")
+	}
+	return l, nil
+}
+
+// message is UnixFS's Data, decoded but not judged. data aliases the block.
+type message struct {
+	typ        Type
+	data       []byte
+	hasSize    bool
+	size       uint64
+	blockSizes []byte // encoded varints with their tags, or packed
+	packed     bool
+	hashType   uint64
+	fanout     uint64
+	stat       Stat
+}
+
+// scanMessage parses UnixFS's Data message. Unknown fields are skipped, for the
+// format may grow; a known field twice is refused, because decoders differ in
+// which one they take.
+func scanMessage(b []byte) (m message, err error) {
+	w := wire{b}
+	var seen uint64
+	for len(w.b) > 0 {
+		start := w.b
+		field, kind, err := w.tag()
+		if err != nil {
+			return m, err
+		}
+		if field < 64 && field != 4 {
+			if seen>>field&1 != 0 && field <= 8 {
+				return m, malformed("UnixFS field %d twice", field)
+			}
+			seen |= 1 << field
+		}
+		switch want := []byte{1: 0, 2: 2, 3: 0, 4: 0, 5: 0, 6: 0, 7: 0, 8: 2}; {
+		case field > 8:
+			err = w.skip(kind)
+		case field == 4 && kind == 2 && m.blockSizes == nil:
+			m.blockSizes, err = w.bytes()
+			m.packed = true
+		case kind != want[field]:
+			err = malformed("UnixFS field %d of wire type %d", field, kind)
+		default:
+			err = m.field(&w, field, start)
+		}
+		if err != nil {
+			return m, err
+		}
+	}
+	if seen&(1<<1) == 0 {
+		return m, malformed("UnixFS node without a type")
+	}
+	return m, nil
+}
+
+// field reads the value of a known field. start is where its tag began.
+func (m *message) field(w *wire, field uint64, start []byte) error {
+	if field == 2 || field == 8 {
+		v, err := w.bytes()
+		if err != nil || field == 2 {
+			m.data = v
+			return err
+		}
+		return m.mtime(v)
+	}
+	v, err := w.varint()
+	if err != nil {
+		return err
+	}
+	switch field {
+	case 1:
+		if v > uint64(HAMT) {
+			return malformed("UnixFS type %d", v)
+		}
+		m.typ = Type(v)
+	case 3:
+		m.size, m.hasSize = v, true
+	case 4:
+		return m.blockSize(start, len(start)-len(w.b))
+	case 5:
+		m.hashType = v
+	case 6:
+		m.fanout = v
+	case 7:
+		m.stat.Mode = uint32(v)
+	}
+	return nil
+}
+
+// blockSize extends the run of encoded block sizes, which must stand together,
+// so that they need no slice of their own.
+func (m *message) blockSize(start []byte, n int) error {
+	if m.packed {
+		return malformed("block sizes packed and unpacked")
+	}
+	if m.blockSizes == nil {
+		m.blockSizes = start[:n]
+		return nil
+	}
+	if old := len(m.blockSizes); cap(m.blockSizes)-old == cap(start) {
+		m.blockSizes = m.blockSizes[:old+n]
+		return nil
+	}
+	return malformed("block sizes in several places")
+}
+
+// nextBlockSize takes the next block size off the front.
+func (m *message) nextBlockSize() (uint64, error) {
+	w := wire{m.blockSizes}
+	if !m.packed {
+		if _, err := w.varint(); err != nil {
+			return 0, err
+		}
+	}
+	v, err := w.varint()
+	m.blockSizes = w.b
+	return v, err
+}
