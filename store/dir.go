@@ -2,13 +2,16 @@ package store
 
 import (
 	"context"
-	"iter"
+	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 
 	"cafs/shard"
 	"cafs/store/disk"
 
-	"github.com/ipfs/go-cid"
 	mh "github.com/multiformats/go-multihash"
 )
 
@@ -39,32 +42,166 @@ type Options struct {
 	Logger   *slog.Logger
 }
 
-// Dir is the store on disk.
-type Dir struct{}
+// Dir is the store on disk, in flatfs layout.
+//
+// A put writes aside: small blocks stay in memory, large ones go to a file in
+// the staging folder and towards the device at once. A barrier makes a batch of
+// them durable: it writes what is still in memory, flushes, renames every file
+// to its final name and flushes the names. Until the end of that the block is in
+// the pending table, from which it is read and in which a second put finds it.
+// So a final name is there only with its bytes, and what is not in the table is
+// either durable or absent.
+//
+// Lock order: life, a stripe of the pending table, the queue, an entry.
+type Dir struct {
+	root    disk.FS
+	opts    Options
+	log     *slog.Logger
+	shard   shard.Func
+	folders folders
+	staging staging
 
-// Open opens the store in the folder fs, which stays the caller's to close
-// after Close.
-func Open(fs disk.FS, opts Options) (*Dir, error) { return nil, ErrClosed }
+	// life is held shared by every call and exclusively by Close.
+	life   sync.RWMutex
+	closed bool
 
-// Stats are counters since Open.
+	table  table
+	queue  queue
+	whole  group // one SyncFS for all who wait
+	room   room
+	pages  pageCache
+	files  fileCache
+	sweeps sweeps
+
+	failed atomic.Pointer[error]
+	stats  counters
+	stop   context.CancelFunc // ends background counting
+	work   sync.WaitGroup     // background goroutines
+}
+
+// Open opens the store in the folder root, which stays the caller's to close
+// after Close. One process may have a store open at a time; the caller keeps
+// that so. Errors: ErrNotStore, ErrLayout, ErrResharding.
+//
+// It costs the same for a large store as for a small one. After an unclean end
+// it flushes the file system once, since a name seen now may not be durable
+// yet, and removes what interrupted writes left.
+func Open(root disk.FS, opts Options) (*Dir, error) {
+	fn, err := readLayout(root, opts)
+	if err != nil {
+		return nil, fmt.Errorf("store: open: %w", err)
+	}
+	d := &Dir{root: root, opts: opts, log: opts.Logger, shard: fn}
+	if d.log == nil {
+		d.log = slog.New(slog.DiscardHandler)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	d.stop = stop
+	clean, err := d.staging.open(root)
+	if err != nil {
+		return nil, fmt.Errorf("store: open: %w", err)
+	}
+	d.folders.init(root)
+	d.whole.sync = root.SyncFS
+	d.queue.init(d)
+	d.table.init()
+	d.pages.init(opts.Pages)
+	if err := d.openRoom(ctx, clean); err != nil {
+		stop()
+		d.staging.close()
+		return nil, fmt.Errorf("store: open: %w", err)
+	}
+	return d, nil
+}
+
+// enter begins a call; leave ends it.
+func (d *Dir) enter() error {
+	d.life.RLock()
+	if d.closed {
+		d.life.RUnlock()
+		return ErrClosed
+	}
+	return nil
+}
+
+func (d *Dir) leave() { d.life.RUnlock() }
+
+// Shard is the store's sharding function.
+func (d *Dir) Shard() shard.Func { return d.shard }
+
+// Close makes every put durable and closes the store. When it fails the store
+// counts as unclean at the next Open.
+func (d *Dir) Close() error {
+	syncErr := d.Sync(context.Background())
+	if errors.Is(syncErr, ErrClosed) {
+		return nil
+	}
+	d.life.Lock()
+	if d.closed {
+		d.life.Unlock()
+		return nil
+	}
+	d.closed = true
+	d.life.Unlock()
+	d.stop()
+	d.queue.wait()
+	d.work.Wait()
+	d.table.each(func(e *entry) { e.drop() })
+	d.files.close()
+	d.folders.close()
+	err := syncErr
+	if err == nil {
+		err = d.writeUsage()
+	}
+	if err != nil {
+		d.staging.close()
+		return err
+	}
+	return d.staging.remove(d.root)
+}
+
+// poison makes every later put and barrier fail, and returns the error they get.
+func (d *Dir) poison(cause error) error {
+	err := fmt.Errorf("store: %w (%w)", ErrPoisoned, cause)
+	if d.failed.CompareAndSwap(nil, &err) {
+		d.log.Error("block store failed: nothing is written until it is opened again", "cause", cause)
+	}
+	return *d.failed.Load()
+}
+
+func (d *Dir) poisoned() error {
+	if p := d.failed.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// Stats are counters since Open, and what is known of the store's size.
 type Stats struct {
-	Pending, PendingBytes        int64 // put and not yet durable
-	Puts, Existing, Gets, Ranges int64
-	Barriers                     int64
-	BytesWritten, BytesRead      int64
-	Blocks, Bytes                int64 // in the store; -1 when not known
+	Pending, PendingBytes   int64 // put and not yet durable
+	Puts, Existing          int64 // puts of new blocks, and of existing ones
+	Gets, Ranges            int64
+	Barriers                int64
+	BytesWritten, BytesRead int64
+	Bytes                   int64 // of all blocks; -1 until it is known
 }
 
-func (d *Dir) Get(ctx context.Context, c cid.Cid) ([]byte, error) { return nil, ErrClosed }
-func (d *Dir) GetRange(ctx context.Context, c cid.Cid, p []byte, off int64) (int, error) {
-	return 0, ErrClosed
+type counters struct {
+	puts, existing, gets, ranges, barriers, written, read atomic.Int64
 }
-func (d *Dir) Put(ctx context.Context, c cid.Cid, block []byte) error { return ErrClosed }
-func (d *Dir) Has(ctx context.Context, c cid.Cid) (bool, error)       { return false, ErrClosed }
-func (d *Dir) Size(ctx context.Context, c cid.Cid) (int64, error)     { return 0, ErrClosed }
-func (d *Dir) Sync(ctx context.Context) error                         { return ErrClosed }
-func (d *Dir) Flush(ctx context.Context, cids []cid.Cid) error        { return ErrClosed }
-func (d *Dir) All(ctx context.Context) iter.Seq2[Entry, error]        { return nil }
-func (d *Dir) Delete(ctx context.Context, h mh.Multihash) error       { return ErrClosed }
-func (d *Dir) Stats() Stats                                           { return Stats{} }
-func (d *Dir) Close() error                                           { return nil }
+
+// Stats returns the counters; it costs nothing.
+func (d *Dir) Stats() Stats {
+	n, bytes := d.queue.pending()
+	s := &d.stats
+	return Stats{
+		Pending: n, PendingBytes: bytes,
+		Puts: s.puts.Load(), Existing: s.existing.Load(),
+		Gets: s.gets.Load(), Ranges: s.ranges.Load(),
+		Barriers:     s.barriers.Load(),
+		BytesWritten: s.written.Load(), BytesRead: s.read.Load(),
+		Bytes: d.room.used(),
+	}
+}
+
+func notExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }

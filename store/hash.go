@@ -31,3 +31,15 @@ func sumLike(h mh.Multihash, block []byte) (mh.Multihash, error) {
 	}
 	return mh.Sum(block, d.Code, d.Length)
 }
+
+// Verify tells whether block is what h names. Errors: ErrCorrupt.
+func Verify(h mh.Multihash, block []byte) error {
+	got, err := hashLike(string(h), block)
+	if err != nil {
+		return fmt.Errorf("store: verify %s: %w", h.B58String(), err)
+	}
+	if !bytes.Equal(got, h) {
+		return &CorruptError{Want: h, Got: got}
+	}
+	return nil
+}

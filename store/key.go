@@ -70,6 +70,11 @@ func blockName(key string) string {
 	return string(buf[:n+len(suffix)])
 }
 
+// blockKey is the part of a block's file name that sharding functions see.
+func blockKey(name string) string { return name[:len(name)-len(suffix)] }
+
+func isNotFound(err error) bool { return errors.Is(err, ErrNotFound) }
+
 // parseName is the multihash of a block's file name; ok is false for any other
 // name, also for one that decodes but is not how the store would write it.
 func parseName(name string) (h mh.Multihash, ok bool) {

@@ -1,0 +1,147 @@
+package store
+
+import (
+	"errors"
+	"io/fs"
+	"path"
+	"sync"
+	"sync/atomic"
+
+	"cafs/store/disk"
+)
+
+// maxFolders bounds the kept folder handles. The default sharding function has
+// 1024 folders, so in practice each is walked to once.
+const maxFolders = 1100
+
+// folders keeps the handles of shard folders, so that a block is one openat
+// away. Handles in use are counted; a random idle one gives way to a new one.
+type folders struct {
+	root disk.FS
+
+	mu   sync.RWMutex
+	open map[string]*folder
+
+	// parents are the folders in which others were made whose names are not
+	// durable yet. syncMu is held while they are flushed, so that a barrier
+	// that finds none left knows that the flush is over.
+	syncMu  sync.Mutex
+	mkMu    sync.Mutex // above parents
+	parents map[string]struct{}
+}
+
+type folder struct {
+	disk.FS
+	path string
+	refs atomic.Int32
+}
+
+func (f *folder) release() { f.refs.Add(-1) }
+
+func (f *folders) init(root disk.FS) {
+	f.root = root
+	f.open = map[string]*folder{}
+	f.parents = map[string]struct{}{}
+}
+
+// get returns the folder at name, which is released after use. Without create
+// the error of a missing one matches fs.ErrNotExist.
+func (f *folders) get(name string, create bool) (*folder, error) {
+	f.mu.RLock()
+	d, ok := f.open[name]
+	if ok {
+		d.refs.Add(1)
+	}
+	f.mu.RUnlock()
+	if ok {
+		return d, nil
+	}
+	sub, err := f.root.Sub(name)
+	if create && notExist(err) {
+		if err = f.mkdir(name); err == nil {
+			sub, err = f.root.Sub(name)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if d, ok := f.open[name]; ok { // another was faster
+		d.refs.Add(1)
+		return d, sub.Close()
+	}
+	if len(f.open) >= maxFolders {
+		f.evict()
+	}
+	d = &folder{FS: sub, path: name}
+	d.refs.Store(1)
+	f.open[name] = d
+	return d, nil
+}
+
+// evict requires mu. When every handle is in use there are for a while more.
+func (f *folders) evict() {
+	for name, d := range f.open {
+		if d.refs.Load() == 0 {
+			delete(f.open, name)
+			d.Close()
+			return
+		}
+	}
+}
+
+func (f *folders) mkdir(name string) error {
+	parent := path.Dir(name)
+	err := f.root.Mkdir(name, dirPerm)
+	if notExist(err) && parent != "." {
+		if err = f.mkdir(parent); err == nil {
+			err = f.root.Mkdir(name, dirPerm)
+		}
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	// Also when it exists: whoever made it may not have come here yet.
+	f.mkMu.Lock()
+	f.parents[parent] = struct{}{}
+	f.mkMu.Unlock()
+	return nil
+}
+
+// syncParents makes the names of all folders made so far durable.
+func (f *folders) syncParents() error {
+	f.syncMu.Lock()
+	defer f.syncMu.Unlock()
+	f.mkMu.Lock()
+	taken := f.parents
+	f.parents = map[string]struct{}{}
+	f.mkMu.Unlock()
+	for name := range taken {
+		if err := f.syncDir(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *folders) syncDir(name string) error {
+	if name == "." {
+		return f.root.SyncDir()
+	}
+	d, err := f.get(name, false)
+	if err != nil {
+		return err
+	}
+	defer d.release()
+	return d.SyncDir()
+}
+
+func (f *folders) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name, d := range f.open {
+		d.Close()
+		delete(f.open, name)
+	}
+}

@@ -1,0 +1,278 @@
+package store
+
+import (
+	"context"
+	"sync"
+)
+
+// What may wait for a barrier. Beyond kick a barrier starts by itself; beyond
+// limit puts wait. Memory is that of small blocks; files are large blocks, each
+// with an open handle.
+var (
+	kickLoad  = load{count: 2048, memory: 8 << 20, files: 64, bytes: 64 << 20}
+	limitLoad = load{count: 16384, memory: 48 << 20, files: 512, bytes: 256 << 20}
+	// expressLoad is what the express lane takes: so little that no one who
+	// waits for it notices.
+	expressLoad = load{count: 128, memory: 4 << 20, files: 16, bytes: 20 << 20}
+)
+
+// batchMax is the number of blocks in one batch of the bulk lane.
+const batchMax = 2048
+
+// load measures a set of pending blocks.
+type load struct{ count, memory, files, bytes int64 }
+
+func (l *load) add(e *entry, sign int64) {
+	l.count += sign
+	l.bytes += sign * e.size
+	if e.inMemory() {
+		l.memory += sign * e.size
+	} else {
+		l.files += sign
+	}
+}
+
+func (l load) over(m load) bool {
+	return l.count >= m.count || l.memory >= m.memory || l.files >= m.files || l.bytes >= m.bytes
+}
+
+// batch is a set of blocks that become durable together.
+type batch struct {
+	entries []*entry
+	done    chan struct{}
+	err     error // after done
+}
+
+// lane runs batches in order, max at a time.
+type lane struct {
+	max     int
+	waiting []*batch
+	running int
+}
+
+// queue decides which blocks become durable when. Small requests have a lane of
+// their own, so that one small flush does not stand behind a large one; within
+// a lane those who come while a batch runs share the next one.
+type queue struct {
+	d  *Dir
+	wg sync.WaitGroup // runners
+
+	mu      sync.Mutex
+	idle    []*entry // of no batch, mixed with some that are in one or done
+	live    load     // of idle, without those
+	total   load
+	express lane
+	bulk    lane
+	active  map[*batch]struct{} // waiting or running
+	freed   chan struct{}       // closed when total shrinks or a batch fails
+	lastErr error               // of the last batch
+}
+
+func (q *queue) init(d *Dir) {
+	q.d = d
+	q.express.max = 1
+	q.bulk.max = 3
+	q.active = map[*batch]struct{}{}
+	q.freed = make(chan struct{})
+}
+
+func (q *queue) pending() (n, bytes int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.total.count, q.total.bytes
+}
+
+// admit waits until there is room for e among the pending blocks, and counts it.
+func (q *queue) admit(ctx context.Context, e *entry) error {
+	q.mu.Lock()
+	for q.total.over(limitLoad) {
+		q.claimIdle()
+		freed := q.freed
+		q.mu.Unlock()
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := q.d.poisoned(); err != nil {
+			return err
+		}
+		q.mu.Lock()
+		if q.lastErr != nil && q.total.over(limitLoad) {
+			err := q.lastErr
+			q.mu.Unlock()
+			return err
+		}
+	}
+	q.total.add(e, 1)
+	q.mu.Unlock()
+	return nil
+}
+
+// release undoes admit.
+func (q *queue) release(entries ...*entry) {
+	q.mu.Lock()
+	for _, e := range entries {
+		q.total.add(e, -1)
+	}
+	q.wake()
+	q.mu.Unlock()
+}
+
+// wake requires mu.
+func (q *queue) wake() {
+	close(q.freed)
+	q.freed = make(chan struct{})
+}
+
+// push hands over a block that can be read from the table.
+func (q *queue) push(e *entry) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.idle = append(q.idle, e)
+	q.live.add(e, 1)
+	if q.live.over(kickLoad) {
+		q.claimIdle()
+	}
+}
+
+// claimIdle puts every idle block into a batch. It requires mu.
+func (q *queue) claimIdle() {
+	idle := q.idle
+	q.idle = nil
+	l := q.laneFor(q.live)
+	for _, e := range idle {
+		if e.batch == nil {
+			q.claim(l, e)
+		}
+	}
+}
+
+func (q *queue) laneFor(l load) *lane {
+	if l.over(expressLoad) {
+		return &q.bulk
+	}
+	return &q.express
+}
+
+// claim puts e into the last batch that waits in l. It requires mu.
+func (q *queue) claim(l *lane, e *entry) {
+	n := len(l.waiting)
+	if n == 0 || len(l.waiting[n-1].entries) >= batchMax {
+		b := &batch{done: make(chan struct{})}
+		q.active[b] = struct{}{}
+		l.waiting = append(l.waiting, b)
+		n++
+	}
+	b := l.waiting[n-1]
+	b.entries = append(b.entries, e)
+	e.batch = b
+	q.live.add(e, -1)
+	if l.running < l.max {
+		l.running++
+		q.wg.Add(1)
+		go q.run(l)
+	}
+}
+
+// run commits the batches of a lane until none waits.
+func (q *queue) run(l *lane) {
+	defer q.wg.Done()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(l.waiting) > 0 {
+		b := l.waiting[0]
+		l.waiting = l.waiting[1:]
+		q.mu.Unlock()
+		b.err = q.d.commit(b)
+		q.mu.Lock()
+		q.finish(b)
+	}
+	l.running--
+}
+
+// finish ends a batch: done blocks leave, those of a failed one are idle again.
+// It requires mu.
+func (q *queue) finish(b *batch) {
+	for _, e := range b.entries {
+		if b.err == nil {
+			q.total.add(e, -1)
+			continue
+		}
+		e.batch = nil
+		q.idle = append(q.idle, e)
+		q.live.add(e, 1)
+	}
+	q.lastErr = b.err
+	delete(q.active, b)
+	close(b.done)
+	q.wake()
+}
+
+// claimAll returns the batches that hold every block pushed so far.
+func (q *queue) claimAll() []*batch {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.claimIdle()
+	list := make([]*batch, 0, len(q.active))
+	for b := range q.active {
+		list = append(list, b)
+	}
+	return list
+}
+
+// claimSome returns the batches that hold the given blocks.
+func (q *queue) claimSome(entries []*entry) []*batch {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var fresh load
+	for _, e := range entries {
+		if e.batch == nil {
+			fresh.add(e, 1)
+		}
+	}
+	l := q.laneFor(fresh)
+	var list []*batch
+	for _, e := range entries {
+		if e.batch == nil {
+			q.claim(l, e)
+		}
+		if n := len(list); n == 0 || list[n-1] != e.batch {
+			list = append(list, e.batch)
+		}
+	}
+	q.compact()
+	return list
+}
+
+// compact drops claimed blocks from idle when they are most of it. It requires mu.
+func (q *queue) compact() {
+	if int64(len(q.idle)) < 2*q.live.count+64 {
+		return
+	}
+	kept := make([]*entry, 0, q.live.count)
+	for _, e := range q.idle {
+		if e.batch == nil {
+			kept = append(kept, e)
+		}
+	}
+	q.idle = kept
+}
+
+// await waits for batches; cancelling ends the wait only.
+func await(ctx context.Context, list []*batch) error {
+	for _, b := range list {
+		select {
+		case <-b.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if b.err != nil {
+			return b.err
+		}
+	}
+	return nil
+}
+
+// wait returns when no batch runs any more.
+func (q *queue) wait() { q.wg.Wait() }
