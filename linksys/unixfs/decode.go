@@ -5,7 +5,6 @@ import (
 	"math/bits"
 
 	"github.com/ipfs/go-cid"
-	mh "github.com/multiformats/go-multihash"
 )
 
 // Type is the kind of a UnixFS node.
@@ -126,16 +125,11 @@ func (n *Node) checkFile(m *message) error {
 	return nil
 }
 
-const minFanout, maxFanout = 8, 1024
-
 // checkShard verifies a HAMT node: fan-out, hash function, and that the links
 // stand in the slots which the bitfield names.
 func (n *Node) checkShard(m *message) error {
-	if m.fanout < minFanout || m.fanout > maxFanout || m.fanout&(m.fanout-1) != 0 {
-		return malformed("HAMT fan-out %d", m.fanout)
-	}
-	if m.hashType != mh.MURMUR3X64_64 {
-		return malformed("HAMT hash function 0x%x", m.hashType)
+	if err := m.checkShard(); err != nil {
+		return err
 	}
 	n.Fanout = int(m.fanout)
 	slots, err := newSlots(n.Data, n.Fanout)

@@ -23,7 +23,7 @@ func (b Builder) Dir(ctx context.Context, entries iter.Seq2[Entry, error], emit 
 	var all []Entry
 	for e, err := range entries {
 		if err == nil {
-			err = ValidName(e.Name)
+			err = validEntry(e)
 		}
 		if err != nil {
 			return Root{}, fmt.Errorf("unixfs: build directory: %w", err)
@@ -54,28 +54,30 @@ func (p Profile) dir(ctx context.Context, entries []Entry, stat Stat, emit Emit)
 			return Root{}, fmt.Errorf("%w: %q twice", ErrName, entries[i].Name)
 		}
 	}
-	root, err := p.flat(entries, stat, emit)
-	root.Size = uint64(d.size)
-	return root, err
-}
-
-// flat emits a directory of one node; entries are sorted by name.
-func (p Profile) flat(entries []Entry, stat Stat, emit Emit) (Root, error) {
-	n, tsize := 0, uint64(0)
-	for _, e := range entries {
-		n += linkLen(e.Cid.ByteLen(), len(e.Name), e.Tsize)
-		tsize += clampTsize(e.Tsize)
-	}
-	links := make([]byte, 0, n)
+	var links []byte
+	tsize := uint64(0)
 	for _, e := range entries {
 		links = appendLink(links, e, "")
+		tsize += clampTsize(e.Tsize)
 	}
+	return p.flatNode(links, tsize, d, stat, emit)
+}
+
+func validEntry(e Entry) error {
+	if !e.Cid.Defined() {
+		return fmt.Errorf("%w: %q without a CID", ErrMalformed, e.Name)
+	}
+	return ValidName(e.Name)
+}
+
+// flatNode emits a directory of one node from its encoded links.
+func (p Profile) flatNode(links []byte, tsize uint64, d dirMeasure, stat Stat, emit Emit) (Root, error) {
 	data := encodeNode(links, appendStat(appendField(nil, tagType, uint64(Dir)), stat))
 	if len(data) > MaxBlock {
 		return Root{}, fmt.Errorf("%w: directory node of %d bytes, more than %d", ErrProfile, len(data), MaxBlock)
 	}
 	c, err := p.block(codecDagPB, data, emit)
-	return Root{Cid: c, Tsize: tsize + uint64(len(data))}, err
+	return Root{Cid: c, Size: uint64(d.size), Tsize: tsize + uint64(len(data))}, err
 }
 
 // dirMeasure is what decides whether a directory is sharded.
@@ -94,16 +96,16 @@ func (p *Profile) measure(stat Stat) dirMeasure {
 	return d
 }
 
-func (d *dirMeasure) add(e Entry)    { d.count(e, 1) }
-func (d *dirMeasure) remove(e Entry) { d.count(e, -1) }
+func (d *dirMeasure) add(e Entry)    { d.count(e.Cid.ByteLen(), len(e.Name), e.Tsize, 1) }
+func (d *dirMeasure) remove(e Entry) { d.count(e.Cid.ByteLen(), len(e.Name), e.Tsize, -1) }
 
-func (d *dirMeasure) count(e Entry, sign int) {
+func (d *dirMeasure) count(cidLen, nameLen int, tsize uint64, sign int) {
 	d.entries += sign
 	switch d.p.DirSize {
 	case SizeBlock:
-		d.size += sign * linkLen(e.Cid.ByteLen(), len(e.Name), e.Tsize)
+		d.size += sign * linkLen(cidLen, nameLen, tsize)
 	case SizeLinks:
-		d.size += sign * (e.Cid.ByteLen() + len(e.Name))
+		d.size += sign * (cidLen + nameLen)
 	}
 }
 

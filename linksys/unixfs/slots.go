@@ -10,6 +10,8 @@ import (
 // as a big-endian number without leading zero bytes (some writers keep them),
 // and again by the first digits of each link's name.
 
+const minFanout, maxFanout = 8, 1024 // the specification's limits
+
 const hexDigits = "0123456789ABCDEF"
 
 // slotWidth is the number of hexadecimal digits of the last slot.
