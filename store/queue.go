@@ -7,17 +7,19 @@ import (
 
 // What may wait for a barrier. Beyond kick a barrier starts by itself; beyond
 // limit puts wait. Memory is that of small blocks; files are large blocks, each
-// with an open handle.
-var (
-	kickLoad  = load{count: 2048, memory: 8 << 20, files: 64, bytes: 64 << 20}
-	limitLoad = load{count: 16384, memory: 48 << 20, files: 512, bytes: 256 << 20}
-	// expressLoad is what the express lane takes: so little that no one who
-	// waits for it notices.
-	expressLoad = load{count: 128, memory: 4 << 20, files: 16, bytes: 20 << 20}
-)
+// with an open handle. The express lane takes so little that no one who waits
+// for it notices. A batch has at most batchMax blocks.
+type limits struct {
+	kick, limit, express load
+	batchMax             int
+}
 
-// batchMax is the number of blocks in one batch of the bulk lane.
-const batchMax = 2048
+var defaultLimits = limits{
+	kick:     load{count: 2048, memory: 8 << 20, files: 64, bytes: 64 << 20},
+	limit:    load{count: 16384, memory: 48 << 20, files: 512, bytes: 256 << 20},
+	express:  load{count: 128, memory: 4 << 20, files: 16, bytes: 20 << 20},
+	batchMax: 2048,
+}
 
 // load measures a set of pending blocks.
 type load struct{ count, memory, files, bytes int64 }
@@ -54,8 +56,9 @@ type lane struct {
 // their own, so that one small flush does not stand behind a large one; within
 // a lane those who come while a batch runs share the next one.
 type queue struct {
-	d  *Dir
-	wg sync.WaitGroup // runners
+	d      *Dir
+	limits limits
+	wg     sync.WaitGroup // runners
 
 	mu      sync.Mutex
 	idle    []*entry // of no batch, mixed with some that are in one or done
@@ -70,6 +73,7 @@ type queue struct {
 
 func (q *queue) init(d *Dir) {
 	q.d = d
+	q.limits = defaultLimits
 	q.express.max = 1
 	q.bulk.max = 3
 	q.active = map[*batch]struct{}{}
@@ -85,7 +89,7 @@ func (q *queue) pending() (n, bytes int64) {
 // admit waits until there is room for e among the pending blocks, and counts it.
 func (q *queue) admit(ctx context.Context, e *entry) error {
 	q.mu.Lock()
-	for q.total.over(limitLoad) {
+	for q.total.over(q.limits.limit) {
 		q.claimIdle()
 		freed := q.freed
 		q.mu.Unlock()
@@ -98,7 +102,7 @@ func (q *queue) admit(ctx context.Context, e *entry) error {
 			return err
 		}
 		q.mu.Lock()
-		if q.lastErr != nil && q.total.over(limitLoad) {
+		if q.lastErr != nil && q.total.over(q.limits.limit) {
 			err := q.lastErr
 			q.mu.Unlock()
 			return err
@@ -131,7 +135,7 @@ func (q *queue) push(e *entry) {
 	defer q.mu.Unlock()
 	q.idle = append(q.idle, e)
 	q.live.add(e, 1)
-	if q.live.over(kickLoad) {
+	if q.live.over(q.limits.kick) {
 		q.claimIdle()
 	}
 }
@@ -149,7 +153,7 @@ func (q *queue) claimIdle() {
 }
 
 func (q *queue) laneFor(l load) *lane {
-	if l.over(expressLoad) {
+	if l.over(q.limits.express) {
 		return &q.bulk
 	}
 	return &q.express
@@ -158,7 +162,7 @@ func (q *queue) laneFor(l load) *lane {
 // claim puts e into the last batch that waits in l. It requires mu.
 func (q *queue) claim(l *lane, e *entry) {
 	n := len(l.waiting)
-	if n == 0 || len(l.waiting[n-1].entries) >= batchMax {
+	if n == 0 || len(l.waiting[n-1].entries) >= q.limits.batchMax {
 		b := &batch{done: make(chan struct{})}
 		q.active[b] = struct{}{}
 		l.waiting = append(l.waiting, b)
