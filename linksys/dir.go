@@ -200,21 +200,10 @@ type lister struct {
 }
 
 func (l *lister) flat() {
-	var seen map[string]struct{} // only when the order does not show duplicates
-	if !l.root.sorted {
-		seen = make(map[string]struct{}, len(l.root.node.Links))
-	}
-	last := ""
-	for _, k := range l.root.node.Links {
-		_, twice := seen[k.Name]
-		if err := unixfs.ValidName(k.Name); err != nil || twice || k.Name == last {
-			l.hide(k.Name, err)
-			continue
-		}
-		if last = k.Name; seen != nil {
-			seen[k.Name] = struct{}{}
-		}
-		if !l.yield(entry(k, k.Name), nil) {
+	for e, err := range l.root.node.Entries() {
+		if err != nil {
+			l.hide(e.Name, err)
+		} else if !l.yield(entry(e, e.Name), nil) {
 			return
 		}
 	}
@@ -280,7 +269,7 @@ func (l *lister) ahead(at shard, links []unixfs.Link) {
 
 // hide reports an entry that is left out.
 func (l *lister) hide(name string, err error) {
-	why := "it is there twice, or where no lookup finds it"
+	why := "it lies where no lookup finds it"
 	if err != nil {
 		why = err.Error()
 	}

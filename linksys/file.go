@@ -29,6 +29,8 @@ type File struct {
 	c    cid.Cid
 	root *item // nil when the whole file is one raw block that was not read yet
 	size int64
+	// tracked: every block must go through load, as a whole.
+	tracked bool
 
 	mu      sync.Mutex // guards the streams
 	streams [maxStreams]stream
@@ -229,10 +231,10 @@ func (f *File) leafBytes(ctx context.Context, ref leafRef, n int64, whole bool) 
 	if ref.data != nil {
 		return ref.data, nil
 	}
-	if f.s.isZeroLeaf(ref.c, ref.length) {
+	if !f.tracked && f.s.isZeroLeaf(ref.c, ref.length) {
 		return zeroes(ref.length), nil
 	}
-	if !whole && f.s.ranges != nil && n*smallRead <= ref.length {
+	if !whole && !f.tracked && f.s.ranges != nil && n*smallRead <= ref.length {
 		it := f.s.cache.peek(ref.c)
 		if it == nil {
 			return nil, nil

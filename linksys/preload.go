@@ -13,21 +13,17 @@ import (
 // not yet reached form a stack of lists.
 type preloader struct {
 	s      *System
-	window int // blocks asked for and not yet reached
+	skip   func(cid.Cid) bool // what the traversal will not load; may be nil
+	window int                // blocks asked for and not yet reached
 
 	mu      sync.Mutex  // guards the rest
 	fresh   bool        // the next link begins a block's list
 	pending [][]cid.Cid // of blocks not asked for, innermost last, each in order
 	asked   map[cid.Cid]struct{}
-	seen    map[cid.Cid]struct{} // reached; only when each block is needed once
 }
 
-func newPreloader(s *System, once bool) *preloader {
-	p := &preloader{s: s, window: cap(s.tokens), asked: make(map[cid.Cid]struct{})}
-	if once {
-		p.seen = make(map[cid.Cid]struct{})
-	}
-	return p
+func newPreloader(s *System, skip func(cid.Cid) bool) *preloader {
+	return &preloader{s: s, skip: skip, window: cap(s.tokens), asked: make(map[cid.Cid]struct{})}
 }
 
 // hint is the traversal's preload.Loader.
@@ -42,7 +38,7 @@ func (p *preloader) hint(_ preload.PreloadContext, l preload.Link) {
 		p.pending = append(p.pending, nil)
 		p.fresh = false
 	}
-	if _, ok := p.seen[c]; ok {
+	if p.skip != nil && p.skip(c) {
 		return
 	}
 	top := &p.pending[len(p.pending)-1]
@@ -54,9 +50,6 @@ func (p *preloader) reached(c cid.Cid) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fresh = true
-	if p.seen != nil {
-		p.seen[c] = struct{}{}
-	}
 	if _, ok := p.asked[c]; ok {
 		delete(p.asked, c)
 	} else {

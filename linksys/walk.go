@@ -146,7 +146,7 @@ func (w *walk) reify(lc linking.LinkContext, n datamodel.Node, _ *linking.LinkSy
 	case it.isDir():
 		return &dirNode{Node: n, s: w.s, ctx: w.ctx, it: it, load: w.item, fail: w.fail}, nil
 	case it.file != nil:
-		f := &File{s: w.s, load: w.item, c: it.c, root: it, size: it.size()}
+		f := &File{s: w.s, load: w.item, tracked: w.note != nil, c: it.c, root: it, size: it.size()}
 		return &fileNode{ctx: w.ctx, f: f}, nil
 	}
 	return n, nil
@@ -189,16 +189,12 @@ func (w *walk) run(root cid.Cid, sel selector.Selector, match func(traversal.Pro
 		return fmt.Errorf("linksys: walk %s: %w", root, err)
 	}
 	cfg := &traversal.Config{
-		Ctx: w.ctx, LinkSystem: ls, LinkVisitOnlyOnce: w.once,
-		LinkTargetNodePrototypeChooser: walkChooser,
+		Ctx: w.ctx, LinkSystem: ls, LinkTargetNodePrototypeChooser: walkChooser,
 	}
 	if w.pre != nil {
 		cfg.Preloader = w.pre.hint
 	}
 	p := traversal.Progress{Cfg: cfg, Budget: &traversal.Budget{NodeBudget: maxWalkNodes, LinkBudget: maxWalkLinks}}
-	if w.once {
-		p.SeenLinks = map[datamodel.Link]struct{}{l: {}}
-	}
 	p.LastBlock.Link = l
 	err = p.WalkMatching(n, sel, match)
 	if w.err != nil {
