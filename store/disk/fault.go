@@ -194,10 +194,14 @@ func (f *faultFS) SyncDir() error {
 }
 
 func (f *faultFS) SyncFS() error {
-	if err := f.fail(OpSyncFS, "."); err != nil {
-		return err
+	err := f.fail(OpSyncFS, ".")
+	if err == nil {
+		return f.fs.SyncFS()
 	}
-	return f.fs.SyncFS()
+	if m, ok := f.fs.(interface{ forget() }); ok {
+		m.forget()
+	}
+	return err
 }
 
 func (f *faultFS) Usage() (Usage, error) {

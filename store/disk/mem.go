@@ -331,6 +331,17 @@ func (d *memDir) SyncFS() error {
 	return nil
 }
 
+// forget is called by Fault in place of a SyncFS that it lets fail.
+func (d *memDir) forget() {
+	d.w.mu.Lock()
+	defer d.w.mu.Unlock()
+	for n := range d.w.dirty {
+		if n.file != nil {
+			n.file.forget()
+		}
+	}
+}
+
 // Usage implements [FS].
 func (d *memDir) Usage() (Usage, error) {
 	d.w.mu.Lock()

@@ -10,11 +10,14 @@
 //
 // Failure. The first write, sync or name change of an index file that fails
 // ends all writing for good: Failed is closed, Commit and Sync return errors
-// that wrap [ErrReadOnly], and reads go on. See guard.go for how the engine is
+// that wrap [ErrReadOnly], and reads go on. See [guard] for how the engine is
 // kept from ending the process.
 //
-// Lock order: Batch and Snapshot have no locks and belong to one goroutine at
-// a time; DB.reserve.mu is held across a Sync; nothing else nests.
+// Iterators hold resources of the engine while they run: consume them without
+// waiting for locks, kernels or networks in between. What readers return is the
+// caller's own; nothing aliases the engine's memory.
+//
+// Locks: reserveMu is held across a Sync; syncer.mu and stall.mu are leaves.
 package index
 
 import (
