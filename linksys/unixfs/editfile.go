@@ -184,7 +184,8 @@ func (e *fileEditor) children(level int, first, end int64, old baseNode) (Root, 
 			kid = kids[i]
 		}
 		// The common case, kept short: nothing changed below, so the link stays.
-		if kid.raw != nil && kid.size == full && (e.run.Count == 0 || e.run.First-first >= span) {
+		// (The last child may have to be cut and takes the long way.)
+		if kid.size == full && kid.raw != nil && span < end-first && (e.run.Count == 0 || e.run.First-first >= span) {
 			f.copyLink(kid)
 			continue
 		}

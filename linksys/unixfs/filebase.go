@@ -40,11 +40,11 @@ func (l layout) span(level int) int64 {
 
 // full is the number of bytes a full node of this level covers; saturating.
 func (l layout) full(level int) uint64 {
-	n := l.span(level)
-	if n > math.MaxInt64/l.chunk {
-		return math.MaxInt64
+	n := uint64(l.span(level))
+	if n > math.MaxUint64/uint64(l.chunk) {
+		return math.MaxUint64
 	}
-	return uint64(n * l.chunk)
+	return n * uint64(l.chunk)
 }
 
 // height is the lowest level one node of which covers all chunks.
