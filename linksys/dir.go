@@ -2,12 +2,12 @@ package linksys
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"iter"
 	"math/bits"
 	"strconv"
-	"strings"
 
 	"github.com/ipfs/go-cid"
 	"github.com/spaolacci/murmur3"
@@ -110,9 +110,8 @@ func entry(l unixfs.Link, name string) Entry {
 type shard struct {
 	it     *item
 	fanout int
-	width  int    // hex digits of a slot's index
-	used   int    // bits of a name's hash that led here
-	path   uint64 // these bits
+	width  int // hex digits of a slot's index
+	used   int // bits of a name's hash that led here
 }
 
 func newShard(it *item) shard {
@@ -175,106 +174,44 @@ func (s *System) readDir(ctx context.Context, c cid.Cid, load loader) iter.Seq2[
 	}
 }
 
+// list lists the directory it, which need not be in the store itself.
 func (s *System) list(ctx context.Context, it *item, load loader) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
-		l := lister{s: s, ctx: ctx, load: load, root: it, yield: yield}
-		if it.node.Type == unixfs.Dir {
-			l.flat()
-			return
-		}
-		l.seen = make(map[cid.Cid]struct{})
-		if _, err := l.shard(newShard(it)); err != nil {
-			yield(Entry{}, err)
-		}
-	}
-}
-
-// lister is one listing of a directory.
-type lister struct {
-	s     *System
-	ctx   context.Context
-	load  loader
-	root  *item
-	yield func(Entry, error) bool
-	seen  map[cid.Cid]struct{} // shards listed so far
-}
-
-func (l *lister) flat() {
-	for e, err := range l.root.node.Entries() {
-		if err != nil {
-			l.hide(e.Name, err)
-		} else if !l.yield(entry(e, e.Name), nil) {
-			return
-		}
-	}
-}
-
-// shard lists one shard and those below. It returns false when the caller
-// wants no more.
-func (l *lister) shard(at shard) (bool, error) {
-	if err := l.ctx.Err(); err != nil {
-		return false, err
-	}
-	links := at.it.node.Links
-	for i, k := range links {
-		slot, err := strconv.ParseUint(k.Name[:min(at.width, len(k.Name))], 16, 32)
-		if err != nil || slot >= uint64(at.fanout) {
-			return false, fmt.Errorf("linksys: shard %s: link %q: %w", at.it.c, k.Name, unixfs.ErrMalformed)
-		}
-		path := at.path<<at.bits() | slot
-		name := k.Name[at.width:]
-		if name != "" {
-			err := unixfs.ValidName(name)
-			if err != nil || hashName(name)>>(64-at.used-at.bits()) != path {
-				l.hide(name, err)
-			} else if !l.yield(entry(k, name), nil) {
-				return false, nil
+		ahead := newPreloader(s, nil)
+		block := func(ctx context.Context, c cid.Cid) ([]byte, error) {
+			node := it
+			if c != it.c {
+				var err error
+				if node, err = load(ctx, c); err != nil {
+					return nil, err
+				}
 			}
-			continue
+			ahead.reached(c)
+			if node.node != nil {
+				for k := range node.node.Shards() {
+					ahead.link(k.Cid)
+				}
+			}
+			return node.block, nil
 		}
-		// No two slots can hold the same shard: the names below would have to
-		// hash to both. Refusing it bounds the listing by the blocks there are.
-		if _, twice := l.seen[k.Cid]; twice {
-			return false, fmt.Errorf("linksys: shard %s is there twice: %w", k.Cid, unixfs.ErrMalformed)
+		for e, err := range unixfs.List(ctx, block, it.c) {
+			switch {
+			case errors.Is(err, unixfs.ErrName):
+				s.hide(it.c, e.Name, err)
+			case err != nil:
+				yield(Entry{}, fmt.Errorf("linksys: %w", err))
+				return
+			case !yield(entry(e, e.Name), nil):
+				return
+			}
 		}
-		l.seen[k.Cid] = struct{}{}
-		l.ahead(at, links[i+1:])
-		next, err := at.down(l.ctx, k.Cid, l.load)
-		if err != nil {
-			return false, err
-		}
-		next.path = path
-		if more, err := l.shard(next); !more || err != nil {
-			return more, err
-		}
-	}
-	return true, nil
-}
-
-// shardsAhead is how many of a shard's children are fetched before they are listed.
-const shardsAhead = 8
-
-func (l *lister) ahead(at shard, links []unixfs.Link) {
-	n := 0
-	for _, k := range links {
-		if len(k.Name) != at.width {
-			continue
-		}
-		if n++; n > shardsAhead {
-			return
-		}
-		l.s.tryAhead(k.Cid)
 	}
 }
 
 // hide reports an entry that is left out.
-func (l *lister) hide(name string, err error) {
-	why := "it lies where no lookup finds it"
-	if err != nil {
-		why = err.Error()
+func (s *System) hide(dir cid.Cid, name string, err error) {
+	if len(name) > unixfs.MaxName {
+		name = name[:unixfs.MaxName]
 	}
-	if len(name) > 256 {
-		name = strings.ToValidUTF8(name[:256], "") + "…"
-	}
-	l.s.log.Warn("directory entry hidden", "dir", l.root.c.String(), "name", strconv.Quote(name), "why", why)
+	s.log.Warn("directory entry hidden", "dir", dir.String(), "name", strconv.Quote(name), "why", err.Error())
 }

@@ -68,7 +68,7 @@ func (sc *scan) node(ctx context.Context, it *item, base, off int64, depth int) 
 		return max(off, base), nil
 	}
 	t := it.file
-	if sc.hole && t.dense.Load() {
+	if it.isLeaf() || sc.hole && t.dense.Load() {
 		return -1, nil
 	}
 	from := t.child(max(off-base, 0))
@@ -116,6 +116,9 @@ func (r leafRef) leafSized() bool {
 
 // allZeroBelow tells whether all leaves of a node are zero leaves.
 func (sc *scan) allZeroBelow(ctx context.Context, it *item, depth int) (bool, error) {
+	if it.isLeaf() {
+		return allZero(it.leaf), nil
+	}
 	t := it.file
 	if v := t.zero.Load(); v != triUnknown {
 		return v == triYes, nil

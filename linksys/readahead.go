@@ -32,7 +32,7 @@ type stream struct {
 // touch notes a read of n bytes at off and tells whether it belongs to a
 // sequential reader, for whom it starts fetching what comes next.
 func (f *File) touch(off, n int64) bool {
-	if f.root == nil || n <= 0 || len(f.root.file.cids) == 0 {
+	if f.root == nil || f.root.isLeaf() || n <= 0 {
 		return off > 0 // a second read of a file of one leaf
 	}
 	f.mu.Lock()
