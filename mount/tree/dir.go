@@ -1,0 +1,193 @@
+package tree
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+	"syscall"
+
+	"cafs/mount/tree/index"
+)
+
+// Lookup finds name in the directory parent and takes a reference on its inode.
+// Errors: fs.ErrNotExist, ENOTDIR, ENAMETOOLONG.
+func (t *Tree) Lookup(parent Ino, name string) (Attr, error) {
+	if len(name) > MaxName {
+		return Attr{}, syscall.ENAMETOOLONG
+	}
+	for {
+		d, err := t.db.Dirent(parent, name)
+		if err != nil {
+			return Attr{}, err
+		}
+		a, err := t.acquire(d)
+		if !errors.Is(err, syscall.ESTALE) {
+			return a, err
+		}
+		// Unlinked and forgotten between the two look-ups: look again.
+	}
+}
+
+// acquire takes a reference on the inode of d and tells its attributes.
+func (t *Tree) acquire(d Dirent) (Attr, error) {
+	n, err := t.pin(d.Ino)
+	if err != nil {
+		return Attr{}, err
+	}
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.attr(), nil
+}
+
+// Readdir lists the directory from behind cookie after (0: the start), in the
+// order of creation, without "." and "..", until yield returns false. An entry
+// that exists throughout is listed once, whatever else changes meanwhile.
+func (t *Tree) Readdir(dir Ino, after uint64, yield func(Dirent) bool) error {
+	for d, err := range t.db.Dirents(dir, after) {
+		if err != nil {
+			return err
+		}
+		if !yield(d) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// ReaddirPlus is Readdir with the attributes of each entry. It keeps a
+// reference on the inode of each entry for which yield returned true.
+func (t *Tree) ReaddirPlus(dir Ino, after uint64, yield func(Dirent, Attr) bool) error {
+	for d, err := range t.db.Dirents(dir, after) {
+		if err != nil {
+			return err
+		}
+		a, err := t.acquire(d)
+		if errors.Is(err, syscall.ESTALE) {
+			continue // removed since the listing's snapshot
+		}
+		if err != nil {
+			return err
+		}
+		if !yield(d, a) {
+			t.Forget(d.Ino, 1)
+			return nil
+		}
+	}
+	return nil
+}
+
+// Parent tells the directory that holds the directory dir; the root is its own.
+func (t *Tree) Parent(dir Ino) (Ino, error) {
+	n, err := t.pin(dir)
+	if err != nil {
+		return 0, err
+	}
+	defer t.unpin(n, 1)
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.rec.Parent, nil
+}
+
+// Path names ino from the root, for messages: with "?" where a name is gone.
+func (t *Tree) Path(ino Ino) string {
+	var names []string
+	for depth := 0; ino != RootIno && depth < 4096; depth++ {
+		n, err := t.pin(ino)
+		if err != nil {
+			names = append(names, "?")
+			break
+		}
+		n.mu.RLock()
+		parent, cookie, nlink := n.rec.Parent, n.rec.Cookie, n.rec.Nlink
+		n.mu.RUnlock()
+		t.unpin(n, 1)
+		d, err := t.db.DirentAt(parent, cookie)
+		if err != nil || nlink == 0 {
+			names = append(names, "?")
+			break
+		}
+		names = append(names, d.Name)
+		ino = parent
+	}
+	var b strings.Builder
+	for i := len(names) - 1; i >= 0; i-- {
+		b.WriteByte('/')
+		b.WriteString(names[i])
+	}
+	if b.Len() == 0 {
+		return "/"
+	}
+	return b.String()
+}
+
+// checkName refuses what cannot be a name in a directory.
+func checkName(name string) error {
+	switch {
+	case name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00"):
+		return syscall.EINVAL
+	case len(name) > MaxName:
+		return syscall.ENAMETOOLONG
+	}
+	return nil
+}
+
+// lockDir pins the directory dir and locks it for a change of its entries,
+// marked as unsealed up to the root. The caller holds ns and undoes it with
+// unlock. Errors: ENOTDIR; fs.ErrNotExist when it was removed.
+func (t *Tree) lockDir(dir Ino) (*inode, error) {
+	n, err := t.pin(dir)
+	if err != nil {
+		return nil, err
+	}
+	if n.rec.Kind != index.Dir {
+		t.unpin(n, 1)
+		return nil, syscall.ENOTDIR
+	}
+	if err := t.mark(n); err != nil {
+		t.unpin(n, 1)
+		return nil, err
+	}
+	n.mu.Lock()
+	if n.rec.Nlink == 0 {
+		t.unlock(n)
+		return nil, fs.ErrNotExist
+	}
+	return n, nil
+}
+
+// unlock undoes a lock for writing and the pin of the same inode.
+func (t *Tree) unlock(n *inode) {
+	n.mu.Unlock()
+	t.unpin(n, 1)
+}
+
+// changed notes in e that name in dir, a locked directory, is not what its CID
+// says, and tells a running seal.
+func (t *Tree) changed(e *edit, dir *inode, name string) {
+	if dir.rec.Base.Defined() {
+		e.SetChanged(dir.ino, name)
+	}
+	t.sealing.touch(dir.ino)
+}
+
+// absent returns fs.ErrExist when name is in dir.
+func (t *Tree) absent(dir Ino, name string) error {
+	_, err := t.db.Dirent(dir, name)
+	if err == nil {
+		return fs.ErrExist
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// addName enters name for ino in the locked directory dir.
+func (t *Tree) addName(e *edit, dir *inode, name string, ino Ino, kind Kind) Dirent {
+	rec := e.rec(dir)
+	rec.Next++
+	d := Dirent{Name: name, Ino: ino, Kind: kind, Cookie: rec.Next}
+	e.SetDirent(dir.ino, d)
+	t.changed(e, dir, name)
+	return d
+}

@@ -1,0 +1,162 @@
+package tree
+
+import (
+	"errors"
+	"io/fs"
+	"syscall"
+
+	"cafs/mount/tree/index"
+)
+
+// Unlink removes a name of something that is not a directory. Errors:
+// fs.ErrNotExist, EISDIR.
+func (t *Tree) Unlink(parent Ino, name string) error {
+	t.ns.RLock()
+	defer t.ns.RUnlock()
+	p, err := t.lockDir(parent)
+	if err != nil {
+		return err
+	}
+	defer t.unlock(p)
+	d, err := t.db.Dirent(parent, name)
+	if err != nil {
+		return err
+	}
+	if d.Kind == index.Dir {
+		return syscall.EISDIR
+	}
+	n, err := t.pin(d.Ino)
+	if err != nil {
+		return err
+	}
+	defer t.unpin(n, 1)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	e := t.begin()
+	defer e.Close()
+	if err := t.dropName(e, n, p, d); err != nil {
+		return err
+	}
+	return e.commit()
+}
+
+// dropName takes the entry d of the locked directory p away from the locked
+// inode n, which is not a directory. The last name makes n an orphan, which
+// lives until its references are gone.
+func (t *Tree) dropName(e *edit, n, p *inode, d Dirent) error {
+	t.removeEntry(e, n, p, d)
+	rec := e.rec(n)
+	rec.Nlink--
+	if rec.Nlink == 0 {
+		e.AddOrphan(n.ino)
+		return nil
+	}
+	e.DeleteBackref(n.ino, p.ino, d.Cookie)
+	var left index.Backref
+	for ref, err := range t.db.Backrefs(n.ino) {
+		if err != nil {
+			return err
+		}
+		if ref.Parent != p.ino || ref.Cookie != d.Cookie {
+			left = ref
+			break
+		}
+	}
+	if rec.Parent == p.ino && rec.Cookie == d.Cookie {
+		rec.Parent, rec.Cookie = left.Parent, left.Cookie
+	}
+	if rec.Nlink == 1 { // references back are kept for hard links only
+		e.DeleteBackref(n.ino, left.Parent, left.Cookie)
+	}
+	return nil
+}
+
+// removeEntry takes the entry d, which leads to n, out of the directory p.
+func (t *Tree) removeEntry(e *edit, n, p *inode, d Dirent) {
+	e.DeleteDirent(p.ino, d)
+	t.changed(e, p, d.Name)
+	dir, stamp := e.rec(p), now()
+	dir.Mtime, dir.Ctime = stamp, stamp
+	e.rec(n).Ctime = stamp
+}
+
+// Rmdir removes an empty directory. Errors: fs.ErrNotExist, ENOTDIR, ENOTEMPTY.
+func (t *Tree) Rmdir(parent Ino, name string) error {
+	t.ns.RLock()
+	defer t.ns.RUnlock()
+	p, err := t.lockDir(parent)
+	if err != nil {
+		return err
+	}
+	defer t.unlock(p)
+	d, err := t.db.Dirent(parent, name)
+	if err != nil {
+		return err
+	}
+	if d.Kind != index.Dir {
+		return syscall.ENOTDIR
+	}
+	n, err := t.pin(d.Ino)
+	if err != nil {
+		return err
+	}
+	defer t.unpin(n, 1)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := t.empty(n.ino); err != nil {
+		return err
+	}
+	e := t.begin()
+	defer e.Close()
+	t.dropDir(e, n, p, d)
+	return e.commit()
+}
+
+// dropDir takes the only name of the locked, empty directory n away.
+func (t *Tree) dropDir(e *edit, n, p *inode, d Dirent) {
+	t.removeEntry(e, n, p, d)
+	e.rec(p).Nlink--
+	e.rec(n).Nlink = 0
+	e.AddOrphan(n.ino)
+	if n.rec.Base.Defined() {
+		e.ClearAllChanged(n.ino)
+	}
+}
+
+// empty returns ENOTEMPTY when the directory has an entry.
+func (t *Tree) empty(dir Ino) error {
+	for _, err := range t.db.Dirents(dir, 0) {
+		if err != nil {
+			return err
+		}
+		return syscall.ENOTEMPTY
+	}
+	return nil
+}
+
+// sweepOrphans removes inodes without names that an unclean end left behind.
+func (t *Tree) sweepOrphans() error {
+	var left []Ino
+	for ino, err := range t.db.Orphans() {
+		if err != nil {
+			return err
+		}
+		left = append(left, ino)
+	}
+	for _, ino := range left {
+		n, err := t.pin(ino)
+		if errors.Is(err, syscall.ESTALE) || errors.Is(err, fs.ErrNotExist) {
+			b := t.db.NewBatch()
+			b.DeleteOrphan(ino)
+			if err := b.Commit(); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		t.unpin(n, 1)
+	}
+	return nil
+}

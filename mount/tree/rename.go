@@ -1,0 +1,240 @@
+package tree
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"syscall"
+
+	"cafs/mount/tree/index"
+)
+
+// Rename moves an entry, atomically replacing a file or an empty directory at
+// the new name, as renameat2(2). What replaces something has its contents
+// published first, so that after a crash the new name never leads to less than
+// was written (DESIGN 5a, O3). Errors: fs.ErrNotExist, fs.ErrExist, EISDIR,
+// ENOTDIR, ENOTEMPTY, EINVAL (into itself), EMLINK.
+func (t *Tree) Rename(ctx context.Context, op Ino, oname string, np Ino, nname string, flags RenameFlags) error {
+	if err := errors.Join(checkName(oname), checkName(nname)); err != nil {
+		if len(nname) > MaxName || len(oname) > MaxName {
+			return syscall.ENAMETOOLONG
+		}
+		return syscall.EINVAL
+	}
+	if flags&^(RenameNoReplace|RenameExchange) != 0 || flags == RenameNoReplace|RenameExchange {
+		return syscall.EINVAL
+	}
+	// Contents are published before the namespace is locked, since that may
+	// write. Somebody may write again in between; after a few rounds it is done
+	// under the lock.
+	for round := 0; ; round++ {
+		if err := t.publishReplacement(ctx, op, oname, np, nname, flags); err != nil {
+			return err
+		}
+		again, err := t.rename(ctx, op, oname, np, nname, flags, round >= 3)
+		if !again {
+			return err
+		}
+	}
+}
+
+// publishReplacement publishes what a rename over an existing name moves there.
+func (t *Tree) publishReplacement(ctx context.Context, op Ino, oname string, np Ino, nname string, flags RenameFlags) error {
+	to, err := t.db.Dirent(np, nname)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	from, err := t.db.Dirent(op, oname)
+	if err != nil {
+		return err
+	}
+	if err := t.publishIno(ctx, from.Ino); err != nil {
+		return err
+	}
+	if flags&RenameExchange != 0 {
+		return t.publishIno(ctx, to.Ino)
+	}
+	return nil
+}
+
+// renaming is the state of one rename under the namespace lock.
+type renaming struct {
+	oldDir, newDir *inode // locked; one and the same if the directory is
+	from, to       Dirent // to.Ino is 0 when nothing has the new name
+	src, dst       *inode // locked; dst is nil when nothing has the new name
+}
+
+// rename does the renaming under the namespace lock. again reports that
+// contents must be published first; force publishes them under the lock.
+func (t *Tree) rename(ctx context.Context, op Ino, oname string, np Ino, nname string, flags RenameFlags, force bool) (again bool, err error) {
+	t.ns.Lock()
+	defer t.ns.Unlock()
+	var r renaming
+	if r.oldDir, err = t.lockDir(op); err != nil {
+		return false, err
+	}
+	defer t.unlock(r.oldDir)
+	r.newDir = r.oldDir
+	if np != op {
+		if r.newDir, err = t.lockDir(np); err != nil {
+			return false, err
+		}
+		defer t.unlock(r.newDir)
+	}
+	if r.from, err = t.db.Dirent(op, oname); err != nil {
+		return false, err
+	}
+	r.to, err = t.db.Dirent(np, nname)
+	if errors.Is(err, fs.ErrNotExist) {
+		r.to = Dirent{Name: nname}
+	} else if err != nil {
+		return false, err
+	}
+	if err := t.checkRename(r, flags); err != nil {
+		return false, err
+	}
+	if r.from.Ino == r.to.Ino {
+		return false, nil // two names of one inode, or one name: rename(2) does nothing
+	}
+	// checkRename saw to it that neither of these is one of the directories.
+	if r.src, err = t.pin(r.from.Ino); err != nil {
+		return false, err
+	}
+	r.src.mu.Lock()
+	defer t.unlock(r.src)
+	if r.to.Ino != 0 {
+		if r.dst, err = t.pin(r.to.Ino); err != nil {
+			return false, err
+		}
+		r.dst.mu.Lock()
+		defer t.unlock(r.dst)
+		replacing := []*inode{r.src}
+		if flags&RenameExchange != 0 {
+			replacing = append(replacing, r.dst)
+		}
+		if again, err := t.ensurePublished(ctx, replacing, force); again || err != nil {
+			return again, err
+		}
+	}
+	e := t.begin()
+	defer e.Close()
+	if flags&RenameExchange != 0 {
+		t.exchange(e, &r)
+	} else if err := t.move(e, &r); err != nil {
+		return false, err
+	}
+	return false, e.commit()
+}
+
+// ensurePublished reports whether one of the locked inodes has contents that
+// are not published, or publishes them if force is set.
+func (t *Tree) ensurePublished(ctx context.Context, nodes []*inode, force bool) (again bool, err error) {
+	for _, n := range nodes {
+		if n.file == nil || !n.file.Dirty() {
+			continue
+		}
+		if !force {
+			return true, nil
+		}
+		if done, err := t.publishLocked(ctx, n); !done || err != nil {
+			return !done, err
+		}
+	}
+	return false, nil
+}
+
+// checkRename applies the rules of renameat2(2).
+func (t *Tree) checkRename(r renaming, flags RenameFlags) error {
+	op, np, replaces := r.oldDir.ino, r.newDir.ino, r.to.Ino != 0
+	switch {
+	case replaces && flags&RenameNoReplace != 0:
+		return fs.ErrExist
+	case !replaces && flags&RenameExchange != 0:
+		return fs.ErrNotExist
+	}
+	if op != np && r.from.Kind == index.Dir {
+		if err := t.notBelow(r.from.Ino, np); err != nil {
+			return err
+		}
+	}
+	if op != np && replaces && r.to.Kind == index.Dir {
+		if err := t.notBelow(r.to.Ino, op); err != nil && flags&RenameExchange == 0 {
+			return syscall.ENOTEMPTY // it holds what is to replace it
+		} else if err != nil {
+			return err
+		}
+	}
+	if !replaces || flags&RenameExchange != 0 || r.from.Ino == r.to.Ino {
+		return nil
+	}
+	switch {
+	case r.from.Kind != index.Dir && r.to.Kind == index.Dir:
+		return syscall.EISDIR
+	case r.from.Kind == index.Dir && r.to.Kind != index.Dir:
+		return syscall.ENOTDIR
+	case r.to.Kind == index.Dir:
+		return t.empty(r.to.Ino)
+	}
+	return nil
+}
+
+// notBelow returns EINVAL when dir is top or below it. The caller holds ns for
+// writing, so no directory moves.
+func (t *Tree) notBelow(top, dir Ino) error {
+	for dir != RootIno {
+		if dir == top {
+			return syscall.EINVAL
+		}
+		rec, err := t.db.Inode(dir)
+		if err != nil {
+			return err
+		}
+		dir = rec.Parent
+	}
+	return nil
+}
+
+// move gives src its new name, which is taken from dst if there is one.
+func (t *Tree) move(e *edit, r *renaming) error {
+	if r.dst != nil {
+		if r.to.Kind == index.Dir {
+			t.dropDir(e, r.dst, r.newDir, r.to)
+		} else if err := t.dropName(e, r.dst, r.newDir, r.to); err != nil {
+			return err
+		}
+	}
+	t.removeEntry(e, r.src, r.oldDir, r.from)
+	d := t.addName(e, r.newDir, r.to.Name, r.src.ino, r.from.Kind)
+	t.repoint(e, r.src, r.oldDir, r.from.Cookie, r.newDir, d.Cookie)
+	return nil
+}
+
+// exchange swaps what the two names lead to.
+func (t *Tree) exchange(e *edit, r *renaming) {
+	t.removeEntry(e, r.src, r.oldDir, r.from)
+	t.removeEntry(e, r.dst, r.newDir, r.to)
+	d := t.addName(e, r.newDir, r.to.Name, r.src.ino, r.from.Kind)
+	t.repoint(e, r.src, r.oldDir, r.from.Cookie, r.newDir, d.Cookie)
+	d = t.addName(e, r.oldDir, r.from.Name, r.dst.ino, r.to.Kind)
+	t.repoint(e, r.dst, r.newDir, r.to.Cookie, r.oldDir, d.Cookie)
+}
+
+// repoint makes n's reference to one of its names follow it to another
+// directory and cookie.
+func (t *Tree) repoint(e *edit, n, from *inode, cookie uint64, to *inode, newCookie uint64) {
+	rec := e.rec(n)
+	if rec.Parent == from.ino && rec.Cookie == cookie {
+		rec.Parent, rec.Cookie = to.ino, newCookie
+	}
+	if rec.Kind == index.Dir {
+		e.rec(from).Nlink--
+		e.rec(to).Nlink++
+	} else if rec.Nlink > 1 {
+		e.DeleteBackref(n.ino, from.ino, cookie)
+		e.SetBackref(n.ino, to.ino, newCookie)
+	}
+	stamp := now()
+	e.rec(to).Mtime, e.rec(to).Ctime = stamp, stamp
+}

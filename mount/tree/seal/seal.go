@@ -1,0 +1,244 @@
+// Package seal computes the content addresses of directories from a snapshot
+// of the index. It decides what has to be built anew and in which order; it
+// changes nothing but the block store, through the functions it is given.
+package seal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+
+	"cafs/linksys/unixfs"
+	"cafs/mount/tree/index"
+)
+
+// Source is the state of the namespace to be sealed: a snapshot of the index.
+type Source interface {
+	Inode(index.Ino) (index.Inode, error)
+	Dirent(dir index.Ino, name string) (index.Dirent, error)
+	Dirents(dir index.Ino, after uint64) iter.Seq2[index.Dirent, error]
+	Changed(dir index.Ino) iter.Seq2[string, error]
+}
+
+// File is the outcome of sealing one file.
+type File struct {
+	Root  unixfs.Root
+	Clean bool // nothing newer is in the file
+	Gone  bool // the file was removed meanwhile
+}
+
+// Result is the new root of a directory or symbolic link.
+type Result struct {
+	Ino, Parent index.Ino
+	Root        unixfs.Root
+	Link        bool // a symbolic link
+	Clean       bool // all files below were clean when they were sealed
+}
+
+// Sealer builds the DAGs of directories.
+type Sealer struct {
+	Profile unixfs.Profile
+	Source  Source
+	Load    unixfs.Load
+	Emit    unixfs.Emit
+	// Files seals the contents of regular files, in any order.
+	Files func(ctx context.Context, inos []index.Ino) ([]File, error)
+
+	files   map[index.Ino]File
+	results []Result
+}
+
+// fileGroup is how many files are sealed by one call of Files.
+const fileGroup = 512
+
+// Dir seals the directory dir and all that is unsealed below it. The results
+// are in the order children before parents.
+func (s *Sealer) Dir(ctx context.Context, dir index.Ino) (unixfs.Root, []Result, error) {
+	s.files = make(map[index.Ino]File)
+	if err := s.sealFiles(ctx, dir); err != nil {
+		return unixfs.Root{}, nil, err
+	}
+	rec, err := s.Source.Inode(dir)
+	if err != nil {
+		return unixfs.Root{}, nil, err
+	}
+	root, _, err := s.dir(ctx, dir, rec)
+	return root, s.results, err
+}
+
+// sealFiles seals every unsealed file below dir, in groups.
+func (s *Sealer) sealFiles(ctx context.Context, dir index.Ino) error {
+	var group []index.Ino
+	flush := func() error {
+		done, err := s.Files(ctx, group)
+		if err != nil {
+			return err
+		}
+		for i, ino := range group {
+			s.files[ino] = done[i]
+		}
+		group = group[:0]
+		return nil
+	}
+	err := s.unsealedFiles(ctx, dir, func(ino index.Ino) error {
+		if _, seen := s.files[ino]; seen {
+			return nil
+		}
+		s.files[ino] = File{}
+		if group = append(group, ino); len(group) == fileGroup {
+			return flush()
+		}
+		return nil
+	})
+	if err == nil && len(group) > 0 {
+		err = flush()
+	}
+	return err
+}
+
+func (s *Sealer) unsealedFiles(ctx context.Context, dir index.Ino, visit func(index.Ino) error) error {
+	rec, err := s.Source.Inode(dir)
+	if err != nil || !rec.Unsealed {
+		return err
+	}
+	for d, err := range s.changedEntries(dir, rec) {
+		if err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		switch d.Kind {
+		case index.Dir:
+			err = s.unsealedFiles(ctx, d.Ino, visit)
+		case index.File:
+			var child index.Inode
+			if child, err = s.Source.Inode(d.Ino); err == nil && child.Unsealed {
+				err = visit(d.Ino)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// changedEntries lists what may differ from the directory's CID: all of it when
+// there is none. A name that is gone has Ino 0.
+func (s *Sealer) changedEntries(dir index.Ino, rec index.Inode) iter.Seq2[index.Dirent, error] {
+	if !rec.Base.Defined() {
+		return s.Source.Dirents(dir, 0)
+	}
+	return func(yield func(index.Dirent, error) bool) {
+		for name, err := range s.Source.Changed(dir) {
+			d := index.Dirent{Name: name}
+			if err == nil {
+				d, err = s.Source.Dirent(dir, name)
+			}
+			if errors.Is(err, fs.ErrNotExist) {
+				d, err = index.Dirent{Name: name}, nil
+			}
+			if !yield(d, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// dir returns the root of a directory; clean is false when something below it
+// has changed since it was sealed.
+func (s *Sealer) dir(ctx context.Context, dir index.Ino, rec index.Inode) (root unixfs.Root, clean bool, err error) {
+	if !rec.Unsealed {
+		return rootOf(rec), true, nil
+	}
+	if err := ctx.Err(); err != nil {
+		return unixfs.Root{}, false, err
+	}
+	clean = true
+	entries := s.entries(ctx, dir, rec, &clean)
+	if rec.Base.Defined() {
+		var changes []unixfs.Change
+		for c, err := range entries {
+			if err != nil {
+				return unixfs.Root{}, false, err
+			}
+			changes = append(changes, c)
+		}
+		root, err = s.Profile.EditDir(ctx, s.Load, rec.Base, changes, s.Emit)
+	}
+	if !rec.Base.Defined() {
+		root, err = s.Profile.BuildDir(ctx, onlySet(entries), s.Emit)
+	}
+	if err != nil {
+		return unixfs.Root{}, false, fmt.Errorf("seal: directory %d: %w", dir, err)
+	}
+	s.results = append(s.results, Result{Ino: dir, Parent: rec.Parent, Root: root, Clean: clean})
+	return root, clean, nil
+}
+
+// entries yields the changes of a directory against its CID, sealing what they
+// lead to. FIFOs, sockets and devices have no content address and are left out.
+func (s *Sealer) entries(ctx context.Context, dir index.Ino, rec index.Inode, clean *bool) iter.Seq2[unixfs.Change, error] {
+	return func(yield func(unixfs.Change, error) bool) {
+		for d, err := range s.changedEntries(dir, rec) {
+			c := unixfs.Change{Name: d.Name}
+			if err == nil && d.Ino != 0 {
+				var root unixfs.Root
+				var ok bool
+				if root, ok, err = s.child(ctx, dir, d); !ok {
+					*clean = false
+				}
+				c.Set = root.Cid.Defined()
+				c.Entry = unixfs.Entry{Name: d.Name, Cid: root.Cid, Tsize: root.Tsize}
+			}
+			if !yield(c, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// child returns the root of an entry: undefined for what has no content address.
+func (s *Sealer) child(ctx context.Context, dir index.Ino, d index.Dirent) (root unixfs.Root, clean bool, err error) {
+	switch d.Kind {
+	case index.Dir, index.File, index.Symlink:
+	default:
+		return unixfs.Root{}, true, nil
+	}
+	if f, ok := s.files[d.Ino]; ok {
+		return f.Root, f.Clean, nil
+	}
+	rec, err := s.Source.Inode(d.Ino)
+	if err != nil || !rec.Unsealed {
+		return rootOf(rec), true, err
+	}
+	if d.Kind == index.Dir {
+		return s.dir(ctx, d.Ino, rec)
+	}
+	if d.Kind == index.Symlink {
+		root, err = s.Profile.Symlink(rec.Target, s.Emit)
+		s.results = append(s.results, Result{Ino: d.Ino, Parent: dir, Root: root, Link: true, Clean: true})
+		return root, true, err
+	}
+	return unixfs.Root{}, false, fmt.Errorf("seal: file %d was not sealed", d.Ino)
+}
+
+func rootOf(rec index.Inode) unixfs.Root {
+	return unixfs.Root{Cid: rec.Base, Size: uint64(rec.Size), Tsize: rec.Tsize}
+}
+
+func onlySet(changes iter.Seq2[unixfs.Change, error]) iter.Seq2[unixfs.Entry, error] {
+	return func(yield func(unixfs.Entry, error) bool) {
+		for c, err := range changes {
+			if err == nil && !c.Set {
+				continue
+			}
+			if !yield(c.Entry, err) || err != nil {
+				return
+			}
+		}
+	}
+}

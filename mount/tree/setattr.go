@@ -1,0 +1,131 @@
+package tree
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"syscall"
+
+	"cafs/mount/tree/index"
+)
+
+const xattrCapability = "security.capability"
+
+// Setattr changes attributes and, with SetSize, truncates or extends. Errors:
+// EISDIR or EINVAL for the size of something that is no regular file, EFBIG.
+func (t *Tree) Setattr(ctx context.Context, ino Ino, s SetAttr) (Attr, error) {
+	n, err := t.pin(ino)
+	if err != nil {
+		return Attr{}, err
+	}
+	defer t.unpin(n, 1)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	stamp := now()
+	if s.Mask&SetSize != 0 {
+		if err := t.truncate(ctx, n, s.Size); err != nil {
+			return Attr{}, err
+		}
+	}
+	e := t.begin()
+	defer e.Close()
+	rec := e.rec(n)
+	if s.Mask&SetSize != 0 {
+		rec.Mtime = stamp
+	}
+	rec.Ctime = stamp
+	if s.Mask&SetCtime != 0 {
+		rec.Ctime = s.Ctime
+	}
+	applyOwner(rec, s)
+	if err := t.applyPerm(e, n, s); err != nil {
+		return Attr{}, err
+	}
+	if s.Mask&SetAtime != 0 {
+		rec.Atime = s.Atime
+	}
+	if s.Mask&SetMtime != 0 {
+		rec.Mtime = s.Mtime
+	}
+	// A truncation alone reaches the index with the contents, in one batch.
+	if s.Mask == SetSize {
+		n.rec.Mtime, n.rec.Ctime = rec.Mtime, rec.Ctime
+		return n.attr(), nil
+	}
+	if err := e.commit(); err != nil {
+		return Attr{}, err
+	}
+	return n.attr(), nil
+}
+
+func applyOwner(rec *index.Inode, s SetAttr) {
+	if s.Mask&SetUid != 0 {
+		rec.Uid = s.Uid
+	}
+	if s.Mask&SetGid != 0 {
+		rec.Gid = s.Gid
+	}
+}
+
+// applyPerm changes permissions, with the access ACL kept in step, and takes
+// privileges away where the change does that (chown(2), truncate(2)).
+func (t *Tree) applyPerm(e *edit, n *inode, s SetAttr) error {
+	rec := e.rec(n)
+	if s.Mask&(SetUid|SetGid) != 0 && rec.Kind != index.Dir || s.Mask&KillPriv != 0 {
+		if s.Mask&SetPerm == 0 {
+			rec.Perm = withoutPrivileges(rec.Perm)
+		}
+		if err := t.dropCapability(e, n); err != nil {
+			return err
+		}
+	}
+	if s.Mask&SetPerm == 0 {
+		return nil
+	}
+	rec.Perm = s.Perm & 0o7777
+	return t.chmodACL(e, n)
+}
+
+// withoutPrivileges clears suid, and sgid where it is more than a mark for
+// mandatory locking (that is, with group execution).
+func withoutPrivileges(perm uint16) uint16 {
+	perm &^= permSuid
+	if perm&0o010 != 0 {
+		perm &^= permSgid
+	}
+	return perm
+}
+
+// dropCapability removes the file capabilities of n.
+func (t *Tree) dropCapability(e *edit, n *inode) error {
+	if n.rec.Xattrs == 0 {
+		return nil
+	}
+	if _, err := t.db.Xattr(n.ino, xattrCapability); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	e.DeleteXattr(n.ino, xattrCapability)
+	e.rec(n).Xattrs--
+	return nil
+}
+
+// truncate changes the size of the contents. The caller holds n.mu.
+func (t *Tree) truncate(ctx context.Context, n *inode, size int64) error {
+	if size < 0 {
+		return syscall.EINVAL
+	}
+	if err := t.db.Err(); err != nil {
+		return err
+	}
+	f, err := t.contents(n)
+	if err != nil {
+		return err
+	}
+	if err := f.Truncate(ctx, size); err != nil {
+		return err
+	}
+	t.dirtySet.add(n)
+	return nil
+}
