@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 
@@ -18,6 +19,9 @@ import (
 	"github.com/ipfs/boxo/ipld/unixfs/importer/trickle"
 	"github.com/ipfs/go-cid"
 	ipld "github.com/ipfs/go-ipld-format"
+	"github.com/ipld/go-ipld-prime/codec/dagjson"
+	"github.com/ipld/go-ipld-prime/datamodel"
+	"github.com/ipld/go-ipld-prime/node/basicnode"
 	mh "github.com/multiformats/go-multihash"
 
 	"cafs/linksys"
@@ -190,3 +194,21 @@ func (l *logSink) String() string {
 }
 
 func (l *logSink) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+func mustHash(t testing.TB, code uint64, data []byte) mh.Multihash {
+	t.Helper()
+	h, err := mh.Sum(data, code, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func parseJSON(t testing.TB, s string) datamodel.Node {
+	t.Helper()
+	nb := basicnode.Prototype.Any.NewBuilder()
+	if err := dagjson.Decode(nb, strings.NewReader(s)); err != nil {
+		t.Fatal(err)
+	}
+	return nb.Build()
+}

@@ -19,7 +19,7 @@ type Info struct {
 	Mode   uint32    // permission bits 07777 stored in the node; 0 when none are
 	Mtime  time.Time // zero when not stored
 	Target string    // of a symbolic link
-	Blocks int64     // links of the root block
+	Links  int64     // of the root block
 }
 
 // Stat reads the root block of c, or only its length when it is raw, and says
@@ -45,7 +45,7 @@ func (s *System) Stat(ctx context.Context, c cid.Cid) (Info, error) {
 		return Info{}, err
 	}
 	n := it.node
-	info.Mode, info.Mtime, info.Blocks = n.Stat.Mode, n.Stat.Mtime, int64(len(n.Links))
+	info.Mode, info.Mtime, info.Links = n.Stat.Mode, n.Stat.Mtime, int64(len(n.Links))
 	switch n.Type {
 	case unixfs.Raw, unixfs.File:
 		info.Type, info.Size = Regular, it.size()
