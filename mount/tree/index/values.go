@@ -22,6 +22,9 @@ const (
 	hasAtime // this and the next when they differ from Mtime
 	hasCtime
 	hasBtime
+	hasBaseData
+	hasAlloc
+	hasXattrs
 	hasAll = 1<<iota - 1
 )
 
@@ -74,6 +77,15 @@ func appendInode(b []byte, in *Inode) []byte {
 	if parts&hasBtime != 0 {
 		b = appendTime(b, in.Btime)
 	}
+	if parts&hasBaseData != 0 {
+		b = binary.AppendVarint(b, in.BaseData)
+	}
+	if parts&hasAlloc != 0 {
+		b = binary.AppendVarint(b, in.Alloc)
+	}
+	if parts&hasXattrs != 0 {
+		b = binary.AppendUvarint(b, uint64(in.Xattrs))
+	}
 	return b
 }
 
@@ -97,6 +109,9 @@ func inodeParts(in *Inode) uint64 {
 	set(in.Atime != in.Mtime, hasAtime)
 	set(in.Ctime != in.Mtime, hasCtime)
 	set(in.Btime != in.Mtime, hasBtime)
+	set(in.BaseData != 0, hasBaseData)
+	set(in.Alloc != 0, hasAlloc)
+	set(in.Xattrs != 0, hasXattrs)
 	return parts
 }
 
@@ -149,6 +164,15 @@ func decodeInode(b []byte) (Inode, error) {
 	}
 	if parts&hasBtime != 0 {
 		in.Btime = d.time()
+	}
+	if parts&hasBaseData != 0 {
+		in.BaseData = d.varint()
+	}
+	if parts&hasAlloc != 0 {
+		in.Alloc = d.varint()
+	}
+	if parts&hasXattrs != 0 {
+		in.Xattrs = uint32(d.upTo(math.MaxUint32))
 	}
 	if parts > hasAll || in.Kind < File || in.Kind > BlockDev {
 		d.bad = true
