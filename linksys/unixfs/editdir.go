@@ -141,6 +141,9 @@ func (d *dirEditor) flat(block []byte, changes []Change) (Root, error) {
 			old = make([]rawLink, 0, len(block)/max(len(l.all), 32)+1)
 		}
 		old = append(old, l)
+		if !validCid(l.cid) {
+			return malformed("CID of %q", l.name)
+		}
 		return nil
 	})
 	if err != nil {

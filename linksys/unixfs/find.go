@@ -52,7 +52,7 @@ func (f *dirFinder) find(ctx context.Context, load Load, c cid.Cid) (found rawLi
 		})
 		return found, err
 	}
-	for place := (shardPlace{fanout: fanout}); ; {
+	for place := (shardPlace{fanout: fanout}); place.level < maxLevels(fanout); {
 		want := slotAt(f.hash, place.level, fanout)
 		var next rawLink
 		err := scanShard(block, place, func(slot int, name []byte, l rawLink) error {
@@ -77,6 +77,7 @@ func (f *dirFinder) find(ctx context.Context, load Load, c cid.Cid) (found rawLi
 		}
 		place = place.below(want)
 	}
+	return rawLink{}, malformed("HAMT deeper than its hash")
 }
 
 // dirFanout is the fan-out of a directory's root node, 0 for one that is not sharded.

@@ -143,6 +143,9 @@ func (d *dirEditor) parseShard(block []byte, place shardPlace) (*shard, error) {
 		if len(l.all) != linkLen(len(l.cid), len(l.name), l.tsize) {
 			return fmt.Errorf("%w: link %q", ErrForeign, l.name)
 		}
+		if !validCid(l.cid) {
+			return malformed("CID of %q", name)
+		}
 		if len(name) == 0 && !hasPrefix(l.cid, d.prefix, d.digest) {
 			return fmt.Errorf("%w: child node %q", ErrForeign, l.name)
 		}

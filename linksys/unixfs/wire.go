@@ -83,6 +83,18 @@ func (l rawLink) decode() (Link, error) {
 	return Link{Name: string(l.name), Cid: c, Tsize: l.tsize}, nil
 }
 
+// validCid tells whether b is a binary CID and nothing more; the common forms
+// without parsing.
+func validCid(b []byte) bool {
+	const v0, v1Raw, v1DagPB = "\x12\x20", "\x01\x55\x12\x20", "\x01\x70\x12\x20"
+	switch {
+	case len(b) == 36 && (string(b[:4]) == v1Raw || string(b[:4]) == v1DagPB), len(b) == 34 && string(b[:2]) == v0:
+		return true
+	}
+	_, err := cid.Cast(b)
+	return err == nil
+}
+
 // scanNode parses a dag-pb block, calling link for each link in order, and
 // returns the data field. The rules are those of the dag-pb specification: no
 // unknown field, nothing twice, all links together, before or after the data.
