@@ -11,16 +11,8 @@ import (
 	"github.com/ipfs/go-cid"
 )
 
-const (
-	// Up to wholeFlush small files are flushed one by one, which touches nobody
-	// else's data; more of them by flushing the file system, which is cheaper
-	// from a few dozen on (doc/benchmarks.md).
-	wholeFlush = 32
-	// The same for folders whose new names are to be flushed.
-	wholeNames = 64
-	// syncers is how many flushes of one batch run at once.
-	syncers = 8
-)
+// syncers is how many flushes of one batch run at once.
+const syncers = 8
 
 // Sync implements [Syncer]. Cancelling ctx ends the wait, not the barrier.
 func (d *Dir) Sync(ctx context.Context) error {
@@ -74,7 +66,7 @@ func (d *Dir) commit(b *batch) error {
 			small++
 		}
 	}
-	whole := small > wholeFlush
+	whole := small > d.queue.limits.wholeFlush
 	if err := d.writeBatch(b, whole); err != nil {
 		return err
 	}
@@ -182,7 +174,7 @@ func (d *Dir) nameBatch(b *batch) error {
 		}
 		e.renamed = true
 	}
-	if len(touched) > wholeNames {
+	if len(touched) > d.queue.limits.wholeNames {
 		if err := d.whole.do(); err != nil {
 			return d.poison(fmt.Errorf("flush names: %w", err))
 		}

@@ -7,6 +7,6 @@ func (d *Dir) Shrink() {
 		kick:     load{count: 40, memory: 1 << 20, files: 4, bytes: 1 << 20},
 		limit:    load{count: 80, memory: 2 << 20, files: 8, bytes: 2 << 20},
 		express:  load{count: 8, memory: 1 << 20, files: 4, bytes: 1 << 20},
-		batchMax: 36, // over wholeFlush, so that both ways of flushing are taken
+		batchMax: 36, wholeFlush: 3, wholeNames: 12,
 	}
 }
