@@ -185,10 +185,9 @@ func (c *Client) Cid(ctx context.Context, arg CidArg) (Root, error) {
 // Add imports what f is open on: a file, a pipe or a folder. f stays the
 // caller's; event, which may be nil, is called for each AddEvent. What was
 // imported is durable when Add returns.
-func (c *Client) Add(ctx context.Context, f *os.File, arg AddArg, event func(AddEvent)) (Root, error) {
-	var r Root
-	arg.Progress = event != nil
-	_, err := c.call(ctx, OpAdd, arg, nil, []*os.File{f}, &r, func(r Reply) error {
+func (c *Client) Add(ctx context.Context, f *os.File, arg AddArg, event func(AddEvent)) (Added, error) {
+	var a Added
+	_, err := c.call(ctx, OpAdd, arg, nil, []*os.File{f}, &a, func(r Reply) error {
 		var e AddEvent
 		if err := json.Unmarshal(r.Val, &e); err != nil {
 			return err
@@ -198,7 +197,13 @@ func (c *Client) Add(ctx context.Context, f *os.File, arg AddArg, event func(Add
 		}
 		return nil
 	})
-	return r, err
+	return a, err
+}
+
+// Keep makes content that is in the store already one of the roots.
+func (c *Client) Keep(ctx context.Context, r NamedRoot) error {
+	_, err := c.call(ctx, OpKeep, r, nil, nil, nil, nil)
+	return err
 }
 
 // Roots lists what the repository knows by name.

@@ -115,13 +115,13 @@ func writeFrame(c *net.UnixConn, msg any, body []byte, files []*os.File) error {
 		return err
 	}
 	if len(files) > 0 {
-		fds := make([]int, len(files))
-		for i, f := range files {
-			fds[i] = int(f.Fd())
-		}
 		// The head goes by itself: eight bytes are sent whole or not at all, so
 		// the descriptors are with the first byte.
-		if _, _, err := c.WriteMsgUnix(buf[:headSize], syscall.UnixRights(fds...), nil); err != nil {
+		err := withFds(files, nil, func(fds []int) error {
+			_, _, err := c.WriteMsgUnix(buf[:headSize], syscall.UnixRights(fds...), nil)
+			return err
+		})
+		if err != nil {
 			return fmt.Errorf("api: write: %w", err)
 		}
 		buf = buf[headSize:]
@@ -130,6 +130,22 @@ func writeFrame(c *net.UnixConn, msg any, body []byte, files []*os.File) error {
 		return fmt.Errorf("api: write: %w", err)
 	}
 	return nil
+}
+
+// withFds calls f with the descriptors of files. os.File.Fd will not do: it
+// would take pipes out of the non-blocking mode, for both ends of the socket.
+func withFds(files []*os.File, fds []int, f func([]int) error) error {
+	if len(files) == 0 {
+		return f(fds)
+	}
+	raw, err := files[0].SyscallConn()
+	if err != nil {
+		return err
+	}
+	if e := raw.Control(func(fd uintptr) { err = withFds(files[1:], append(fds, int(fd)), f) }); e != nil {
+		return e
+	}
+	return err
 }
 
 // readHead reads a frame's head and the descriptors with it, which are the

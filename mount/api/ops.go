@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/ipfs/go-cid"
+
+	"cafs/linksys"
 )
 
 // Operations. The comment says what goes in and what comes out.
@@ -12,8 +14,9 @@ const (
 	OpSync     = "sync"      // everything before it is durable
 	OpStop     = "stop"      // StopArg; unmounts, and answers before the daemon has ended
 	OpCid      = "cid"       // CidArg -> Root; the object as it is now, durable
-	OpAdd      = "add"       // AddArg, one descriptor -> AddEvent …, Root
-	OpRoots    = "roots"     // -> []NamedRoot … in several replies
+	OpAdd      = "add"       // AddArg, one descriptor -> AddEvent …, Added
+	OpKeep     = "root.add"  // NamedRoot; remembers content that is there already
+	OpRoots    = "root.ls"   // -> []NamedRoot … in several replies
 	OpBlockGet = "block.get" // BlockArg -> body
 	OpBlockPut = "block.put" // BlockArg, body; readable at once, durable after sync
 	OpBlockHas = "block.has" // BlockArg -> bool
@@ -66,20 +69,26 @@ type Root struct {
 
 // AddArg says how to import what the descriptor is open on.
 type AddArg struct {
-	Name      string `json:"name"`              // for the list of roots and in messages
-	Recursive bool   `json:"recursive"`         // folders too
-	Profile   string `json:"profile,omitempty"` // empty: the repository's
-	Chunker   string `json:"chunker,omitempty"` // empty: the profile's
-	Progress  bool   `json:"progress"`          // send AddEvents
+	Name          string `json:"name"`              // for the list of roots
+	Recursive     bool   `json:"recursive"`         // folders too
+	Profile       string `json:"profile,omitempty"` // empty: the repository's
+	NoHidden      bool   `json:"no_hidden,omitempty"`
+	NoEmptyDirs   bool   `json:"no_empty_dirs,omitempty"`
+	PreserveMode  bool   `json:"preserve_mode,omitempty"`
+	PreserveMtime bool   `json:"preserve_mtime,omitempty"`
+	Stats         bool   `json:"stats,omitempty"` // count unique and stored bytes
 }
 
-// AddEvent is one thing imported, or the progress within one.
+// AddEvent tells how far an import is, or what it leaves out.
 type AddEvent struct {
-	Path  string  `json:"path,omitempty"` // below the name given; empty for a mere progress
-	Cid   cid.Cid `json:"cid,omitzero"`
-	Size  uint64  `json:"size,omitempty"` // bytes of content
-	Files int64   `json:"files"`          // done so far
-	Bytes int64   `json:"bytes"`          // done so far
+	Bytes   int64  `json:"bytes,omitempty"`   // read so far
+	Skipped string `json:"skipped,omitempty"` // path of what is no file, folder or symlink
+}
+
+// Added is the result of an import.
+type Added struct {
+	Root
+	linksys.AddStats
 }
 
 // NamedRoot is content the repository knows by name.

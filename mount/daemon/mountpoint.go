@@ -35,7 +35,7 @@ type Mountpoint struct {
 // resolved path repository, and changes nothing. Errors: ErrMountpoint,
 // ErrNoFUSE, repo.ErrNested, each with a hint.
 func CheckMountpoint(dir, repository string) (*Mountpoint, error) {
-	path, missing, err := resolveMountpoint(dir)
+	path, missing, err := ResolveMountpoint(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -67,9 +67,9 @@ func CheckMountpoint(dir, repository string) (*Mountpoint, error) {
 	return m, checkFUSE()
 }
 
-// resolveMountpoint is filepath.EvalSymlinks for a folder that may be missing,
+// ResolveMountpoint is filepath.EvalSymlinks for a folder that may be missing,
 // or the mount of a dead daemon, on which every system call fails.
-func resolveMountpoint(dir string) (path string, missing bool, err error) {
+func ResolveMountpoint(dir string) (path string, missing bool, err error) {
 	path, err = filepath.Abs(dir)
 	if err != nil {
 		return "", false, fmt.Errorf("daemon: %w: %w", ErrMountpoint, err)

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"cafs/linksys/unixfs"
 	"cafs/shard"
 )
 
@@ -36,6 +37,8 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Shard == "" {
 		c.Shard = shard.Default.String()
+	} else if f, err := shard.Parse(c.Shard); err == nil {
+		c.Shard = f.String() // in full
 	}
 	return c
 }
@@ -44,6 +47,14 @@ func (c Config) withDefaults() Config {
 func (c Config) check() error {
 	if _, err := shard.Parse(c.Shard); err != nil {
 		return fmt.Errorf("repo: config: %w", err)
+	}
+	p, err := unixfs.ParseProfile(c.Profile)
+	if err != nil {
+		return fmt.Errorf("repo: config: %w", err)
+	}
+	if p.Chunker != "" {
+		return Hint(fmt.Errorf("repo: config: profile %q cuts by content, which is not for trees that change", c.Profile),
+			"choose chunker=size-N here, and any chunker for 'cafs add'")
 	}
 	return nil
 }

@@ -6,7 +6,7 @@
 //	index/      the working tree's database
 //	staging/    bytes that are not blocks yet
 //	api.sock    where a mounted repository answers commands (package api)
-//	mount.log   the log of a background mount
+//	log         what the daemon of a background mount had to say
 //
 // It makes, opens and closes these parts in the right order, sees to it that
 // only one process does so at a time, and remembers whether the last one ended
@@ -36,7 +36,7 @@ const (
 	IndexName   = "index"
 	StagingName = "staging"
 	SocketName  = "api.sock"
-	LogName     = "mount.log"
+	LogName     = "log"
 )
 
 var (

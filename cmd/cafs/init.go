@@ -1,0 +1,44 @@
+package main
+
+import (
+	"github.com/urfave/cli/v2"
+
+	"cafs/mount/repo"
+)
+
+func initCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "init",
+		Usage: "make a repository with settings of your own",
+		Description: "'cafs mount' makes one with the defaults when it is missing. A profile is a name,\n" +
+			"unixfs-v1-2025 or unixfs-v0-2015, and may be followed by single settings.\n\n" +
+			example("cafs init", "cafs init --repo /data/repo --profile unixfs-v1-2025,chunker=size-262144 --shard next-to-last/3"),
+		Flags: []cli.Flag{
+			repoFlag(),
+			&cli.StringFlag{Name: "profile", Usage: "how contents get their CIDs", Value: repo.DefaultProfile},
+			&cli.StringFlag{Name: "shard", Usage: "how blocks are spread over folders: prefix/N, suffix/N, next-to-last/N, r12, r122, r133", DefaultText: "next-to-last/2"},
+		},
+		Action: func(c *cli.Context) error {
+			if c.NArg() > 0 {
+				return usagef("init takes no arguments, only --repo; see 'cafs init --help'")
+			}
+			r, err := repoPath(c)
+			if err != nil {
+				return err
+			}
+			return runInit(r, repo.Config{Profile: c.String("profile"), Shard: c.String("shard")})
+		},
+	}
+}
+
+func runInit(path string, cfg repo.Config) error {
+	path, err := repo.Resolve(path)
+	if err != nil {
+		return err
+	}
+	if err := repo.Init(path, cfg); err != nil {
+		return err
+	}
+	notef("made the repository %s, profile %s", path, cfg.Profile)
+	return nil
+}

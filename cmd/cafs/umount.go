@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"cafs/mount/api"
+	"cafs/mount/daemon"
+	"cafs/mount/repo"
+)
+
+type umountOptions struct {
+	repo  string
+	dir   string
+	lazy  bool
+	force bool
+}
+
+func umountCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "umount",
+		Aliases:   []string{"unmount"},
+		Usage:     "unmount, and wait until everything is durable",
+		ArgsUsage: "DIR",
+		Description: "Returns when all that was written is on disk and the repository is free. When\n" +
+			"DIR is in use, nothing changes and the programs that use it are named.\n\n" +
+			example("cafs umount ~/c"),
+		Flags: []cli.Flag{
+			repoFlag(),
+			&cli.BoolFlag{Name: "force", Aliases: []string{"f"}, Usage: "unmount although in use; what is open there fails from now on"},
+			&cli.BoolFlag{Name: "lazy", Aliases: []string{"l"}, Usage: "take DIR away now, and end the mount when the last file there is closed"},
+		},
+		Action: func(c *cli.Context) error {
+			if c.NArg() != 1 {
+				return usagef("umount takes one directory; see 'cafs umount --help'")
+			}
+			r, err := repoPath(c)
+			if err != nil {
+				return err
+			}
+			return runUmount(c.Context, umountOptions{r, c.Args().First(), c.Bool("lazy"), c.Bool("force")})
+		},
+	}
+}
+
+func runUmount(ctx context.Context, o umountOptions) error {
+	path, _, err := daemon.ResolveMountpoint(o.dir)
+	if err != nil {
+		return err
+	}
+	all, err := daemon.Mounts()
+	if err != nil {
+		return err
+	}
+	at, ok := daemon.MountAt(all, path)
+	if !ok || at.Type != daemon.FSType {
+		return notMounted(ctx, o, all, path)
+	}
+	holder, held, err := repo.LockedBy(at.Source)
+	if err != nil {
+		return err
+	}
+	own := held && holder.Mountpoint == path // else it is dead, or a bind mount of one elsewhere
+	if o.force && own {
+		err = forceUnmount(ctx, at.Source)
+	} else {
+		err = daemon.Unmount(path, o.lazy || o.force || !held)
+	}
+	switch {
+	case err != nil || o.lazy:
+		return err
+	case !held:
+		notef("removed the mount at %s, which no daemon served any more", path)
+		return nil
+	case !own:
+		notef("the repository %s stays mounted at %s", at.Source, holder.Mountpoint)
+		return nil
+	}
+	return waitFree(ctx, at.Source, holder)
+}
+
+func forceUnmount(ctx context.Context, repository string) error {
+	c, err := api.Dial(ctx, repository)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return c.Stop(ctx, api.StopArg{Detach: true})
+}
+
+// notMounted is for a directory without a mount of ours: perhaps somebody else
+// unmounted it and the daemon is still writing, which is waited for.
+func notMounted(ctx context.Context, o umountOptions, all []daemon.MountInfo, path string) error {
+	if r, err := repo.Resolve(o.repo); err == nil {
+		if h, held, err := repo.LockedBy(r); err == nil && held && h.Mountpoint == path && h.State == repo.StateClosing {
+			return waitFree(ctx, r, h)
+		}
+	}
+	err := fmt.Errorf("%s: %w", path, daemon.ErrNotMounted)
+	if at, ok := daemon.MountOf(all, filepath.Dir(path)); ok {
+		return repo.Hint(err, "it lies on the one mounted at %s", at.Dir)
+	}
+	return err
+}
+
+// patience is how long waiting goes without a word.
+const patience = time.Second
+
+// waitFree waits until a daemon has made everything durable and is gone.
+func waitFree(ctx context.Context, repository string, h repo.Holder) error {
+	word := time.AfterFunc(patience, func() { notef("unmounted; pid %d is writing out the last changes", h.PID) })
+	defer word.Stop()
+	err := repo.WaitFree(ctx, repository, h)
+	if errors.Is(err, repo.ErrUnclean) {
+		err = repo.Hint(fmt.Errorf("the last changes may be lost: %w", err), "the log %s says why", filepath.Join(repository, repo.LogName))
+	}
+	return err
+}

@@ -1,0 +1,122 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cafs/linksys"
+	"cafs/mount/api"
+	"cafs/mount/repo"
+)
+
+// progressEvery is the time between two progress replies of an import.
+const progressEvery = 100 * time.Millisecond
+
+func (d *daemon) onAdd(ctx context.Context, c *api.Call) (any, []byte, error) {
+	var arg api.AddArg
+	if err := c.Arg(&arg); err != nil {
+		return nil, nil, err
+	}
+	if len(c.Files) != 1 {
+		return nil, nil, fmt.Errorf("daemon: add: %d descriptors instead of one: %w", len(c.Files), syscall.EINVAL)
+	}
+	if err := d.refuseOwn(c.Files[0]); err != nil {
+		return nil, nil, err
+	}
+	p := progress{send: func(e api.AddEvent) { _ = c.Send(e, nil) }}
+	done := p.start()
+	root, stats, err := d.repo.Import(ctx, c.Files[0], repo.ImportOptions{
+		Name:      arg.Name,
+		Profile:   arg.Profile,
+		Recursive: arg.Recursive,
+		AddOptions: linksys.AddOptions{
+			Hidden:        !arg.NoHidden,
+			NoEmptyDirs:   arg.NoEmptyDirs,
+			PreserveMode:  arg.PreserveMode,
+			PreserveMtime: arg.PreserveMtime,
+			Stats:         arg.Stats,
+			Progress:      func(n int64) { p.bytes.Add(n) },
+			Skipped:       func(path string) { p.emit(api.AddEvent{Skipped: path}) },
+		},
+	})
+	done()
+	if err != nil {
+		return nil, nil, err
+	}
+	return api.Added{Root: api.Root{Cid: root.Cid, Size: root.Size, Tsize: root.Tsize}, AddStats: stats}, nil, nil
+}
+
+// refuseOwn refuses a descriptor of our own mount: reading it here would make
+// the daemon wait for itself. The mount is told by its id, without a request.
+func (d *daemon) refuseOwn(f *os.File) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("daemon: add: %w", err)
+	}
+	var info []byte
+	if e := raw.Control(func(fd uintptr) { info, err = os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd)) }); e != nil {
+		err = e
+	}
+	if err != nil {
+		return fmt.Errorf("daemon: add: %w", err)
+	}
+	all, err := Mounts()
+	if err != nil {
+		return err
+	}
+	if at, ok := MountAt(all, d.info.Mountpoint); ok && at.ID == mountID(info) {
+		return fmt.Errorf("daemon: add: it lies on this very mount: %w", unix.EINVAL)
+	}
+	return nil
+}
+
+func (d *daemon) onKeep(ctx context.Context, c *api.Call) (any, []byte, error) {
+	var arg api.NamedRoot
+	if err := c.Arg(&arg); err != nil {
+		return nil, nil, err
+	}
+	if _, err := d.repo.Store.Size(ctx, arg.Cid); err != nil {
+		return nil, nil, err
+	}
+	return nil, nil, d.repo.AddRoot(ctx, repo.Root{Cid: arg.Cid, Name: arg.Name, Time: time.Now()})
+}
+
+// progress sends how far an import is, while it lasts.
+type progress struct {
+	bytes atomic.Int64
+
+	mu   sync.Mutex // one reply at a time
+	send func(api.AddEvent)
+}
+
+func (p *progress) emit(e api.AddEvent) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.send(e)
+}
+
+// start begins sending; done ends it, after which no reply is under way.
+func (p *progress) start() (done func()) {
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		t := time.NewTicker(progressEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-t.C:
+				p.emit(api.AddEvent{Bytes: p.bytes.Load()})
+			}
+		}
+	}()
+	return func() { close(stop); <-ended }
+}

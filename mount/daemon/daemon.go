@@ -1,0 +1,298 @@
+// Package daemon is the life of a mount: it checks the mountpoint, opens the
+// repository and its tree, mounts, answers commands at api.sock, and ends all
+// of it in the order that loses nothing, whoever asked for the end.
+//
+// A mount ends when the kernel closes the device: after `cafs umount`,
+// umount(8), fusermount3 -u, a signal, or an abort of the connection. No request
+// can come then. What follows is a barrier: the lock says "closing", the api
+// stops, the tree makes everything durable, the repository is marked as
+// properly closed and its lock is released, the process ends. Whoever waits for
+// the lock (`cafs umount`, the next `cafs mount`) knows then that the
+// repository is complete. A process that is killed leaves the mark unset and the
+// dead mount in place; the next mount finds and replaces both.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cafs/mount"
+	"cafs/mount/api"
+	"cafs/mount/repo"
+	"cafs/mount/tree"
+	"cafs/mount/tree/content"
+)
+
+// Options of Run. Repo and Dir are required.
+type Options struct {
+	Repo   string       // the repository's path
+	Dir    string       // the mountpoint
+	Create *repo.Config // for a repository that is missing
+
+	DirtyLimit     int64         // bytes; 0: the default
+	CommitInterval time.Duration // 0: the default
+
+	AllowOther, AllowSuid, AllowDev bool
+
+	Version string // of the program, for status
+	Logger  *slog.Logger
+	// Ready is called once, when the mount answers.
+	Ready func(Info)
+	// Busy is called when a signal asked for the end and the mount is in use;
+	// a second signal ends it nevertheless.
+	Busy func(error)
+}
+
+// Info says what has been mounted.
+type Info struct {
+	PID        int    `json:"pid"`
+	Repo       string `json:"repo"`
+	Mountpoint string `json:"mountpoint"`
+	Profile    string `json:"profile"`
+	Created    bool   `json:"created"`   // the repository is a new one
+	Recovered  bool   `json:"recovered"` // the last mount did not end properly
+	Replaced   bool   `json:"replaced"`  // its dead mount was in the way
+}
+
+// lockWait is how long Run waits for a command, or for a daemon that is writing
+// out its last changes, to give the repository up.
+const lockWait = 30 * time.Second
+
+// Daemon is one mount while it runs.
+type daemon struct {
+	opts   Options
+	log    *slog.Logger
+	info   Info
+	repo   *repo.Repo
+	tree   *tree.Tree
+	files  *content.Files
+	server *mount.Server
+	api    api.Server
+	live   atomic.Pointer[mount.Server] // server, for callbacks that may come before it is set
+
+	stopping sync.Mutex // one attempt to unmount at a time
+}
+
+// Run mounts and serves until the mount ends; its error is what kept the mount
+// from coming up, or what could not be made durable at the end. The context
+// bounds only the start. It handles SIGINT, SIGTERM and SIGHUP.
+func Run(ctx context.Context, o Options) error {
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	defer signal.Stop(signals)
+	signal.Ignore(unix.SIGPIPE) // a log that nobody reads any more is no reason to end
+
+	d := &daemon{opts: o, log: o.Logger}
+	if err := d.start(ctx); err != nil {
+		return err
+	}
+	o.Ready(d.info)
+	d.serve(signals)
+	return d.end()
+}
+
+// start brings everything up, or takes down again what it brought up.
+func (d *daemon) start(ctx context.Context) (err error) {
+	path, err := repo.Resolve(d.opts.Repo)
+	if err != nil {
+		return err
+	}
+	point, err := CheckMountpoint(d.opts.Dir, path)
+	if err != nil {
+		return err
+	}
+	_, err = repo.ReadConfig(path)
+	d.info = Info{PID: os.Getpid(), Mountpoint: point.Path, Created: errors.Is(err, repo.ErrNotRepo), Replaced: point.Dead}
+	d.repo, err = repo.Open(ctx, path, repo.Options{
+		Holder: repo.Holder{Command: "cafs mount", State: repo.StateMounted, Mountpoint: point.Path},
+		Wait:   lockWait,
+		Create: d.opts.Create,
+		Logger: d.log,
+	})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.repo.Close())
+		}
+	}()
+	d.info.Repo, d.info.Profile, d.info.Recovered = d.repo.Path, d.repo.Config.Profile, d.repo.Unclean
+	undo, err := point.Make()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			undo()
+		}
+	}()
+	d.tree, d.files, err = d.repo.OpenTree(ctx, repo.TreeOptions{
+		DirtyLimit:     d.opts.DirtyLimit,
+		CommitInterval: d.opts.CommitInterval,
+		Owner:          tree.Cred{Uid: uint32(os.Geteuid()), Gid: uint32(os.Getegid())},
+		Changed:        d.changed,
+	})
+	if err != nil {
+		return err
+	}
+	d.api = api.Server{Handlers: d.handlers(), Logger: d.log}
+	if err := d.api.Listen(d.repo.Path); err != nil {
+		return err
+	}
+	if err := d.mount(ctx); err != nil {
+		return errors.Join(err, d.api.Close())
+	}
+	go d.api.Serve()
+	return nil
+}
+
+func (d *daemon) mount(ctx context.Context) (err error) {
+	d.server, err = mount.Mount(ctx, mount.Options{
+		Tree:       d.tree,
+		Sys:        d.repo.Sys,
+		Dir:        d.info.Mountpoint,
+		FsName:     d.repo.Path,
+		AllowOther: d.opts.AllowOther,
+		AllowSuid:  d.opts.AllowSuid,
+		AllowDev:   d.opts.AllowDev,
+		Logger:     d.log,
+		Roots:      d.roots,
+		Health:     d.repo.DB.Err,
+	})
+	if err != nil {
+		return explain(err, d.opts.AllowOther)
+	}
+	d.live.Store(d.server)
+	return nil
+}
+
+// changed tells the kernel of attributes that changed without its asking.
+func (d *daemon) changed(ino tree.Ino) {
+	if s := d.live.Load(); s != nil {
+		s.NotifyAttr(ino)
+	}
+}
+
+// serve waits for the end of the mount and lets signals bring it about.
+func (d *daemon) serve(signals <-chan os.Signal) {
+	failed := d.repo.DB.Failed()
+	insist := false
+	for {
+		select {
+		case <-d.server.Done():
+			return
+		case <-failed:
+			d.log.Error("the repository can only be read until the next mount", "err", d.repo.DB.Err())
+			failed = nil
+		case sig := <-signals:
+			// The end must not keep other signals waiting: a mount that is in use
+			// needs the second one.
+			force := insist || sig != unix.SIGINT
+			insist = true
+			go func() {
+				if err := d.stop(force); err != nil {
+					d.log.Warn("not unmounted", "signal", sig.String(), "err", err)
+					if d.opts.Busy != nil {
+						d.opts.Busy(err)
+					}
+				}
+			}()
+		}
+	}
+}
+
+// ErrLosses: not everything could be made durable at the end of a mount.
+var ErrLosses = errors.New("the last changes may be lost")
+
+// abortWait is how long an aborted connection may take to end.
+const abortWait = 5 * time.Second
+
+// stop unmounts. With force it does so although the mount is in use: the name
+// goes away, what was acknowledged is made durable, and then the connection is
+// cut, so that what is still open fails. Errors: a [*BusyError].
+func (d *daemon) stop(force bool) error {
+	d.stopping.Lock()
+	defer d.stopping.Unlock()
+	all, err := Mounts()
+	if err != nil {
+		return err
+	}
+	at, _ := MountAt(all, d.info.Mountpoint)
+	err = d.server.Unmount(false)
+	if err == nil || !errors.Is(err, unix.EBUSY) {
+		return err
+	}
+	busy := Busy(at)
+	if !force {
+		return busy
+	}
+	d.log.Warn("unmounting although in use", "err", busy)
+	if err := d.server.Unmount(true); err != nil {
+		return err
+	}
+	if err := d.tree.Sync(context.Background()); err != nil {
+		d.log.Error("sync before the end", "err", err)
+	}
+	return d.abort(at)
+}
+
+// abort cuts the connection of a mount that was detached.
+func (d *daemon) abort(at MountInfo) error {
+	_, minor, _ := strings.Cut(at.Dev, ":")
+	if _, err := strconv.Atoi(minor); err != nil {
+		return fmt.Errorf("daemon: abort: device %q is none", at.Dev)
+	}
+	ctl := filepath.Join("/sys/fs/fuse/connections", minor, "abort")
+	if err := os.WriteFile(ctl, []byte("1"), 0); err != nil {
+		return fmt.Errorf("daemon: the mount is detached and ends when the last file is closed: %w", err)
+	}
+	select {
+	case <-d.server.Done():
+		return nil
+	case <-time.After(abortWait):
+		return fmt.Errorf("daemon: the connection was aborted and has not ended")
+	}
+}
+
+// end makes everything durable and gives the repository up.
+func (d *daemon) end() error {
+	h := d.repo.Lock.Holder()
+	h.State = repo.StateClosing
+	// A record that cannot be written only makes others wait without knowing why.
+	if err := d.repo.Lock.Record(h); err != nil {
+		d.log.Warn("lock file", "err", err)
+	}
+	d.log.Info("unmounted, making the last changes durable")
+	err := errors.Join(d.api.Close(), d.repo.Close())
+	if err != nil {
+		d.log.Error("closed with losses", "err", err)
+		return fmt.Errorf("daemon: %w: %w", ErrLosses, err)
+	}
+	d.log.Info("closed")
+	return nil
+}
+
+// explain adds remedies to what the kernel and fusermount3 refuse.
+func explain(err error, allowOther bool) error {
+	err = fmt.Errorf("daemon: %w: %w", ErrMountpoint, err)
+	switch {
+	case errors.Is(err, unix.EPERM) && os.Geteuid() == 0:
+		return repo.Hint(err, "root lacks the right to mount here; in a container pass --cap-add SYS_ADMIN --device /dev/fuse")
+	case allowOther && os.Geteuid() != 0:
+		return repo.Hint(err, "--allow-other needs the line user_allow_other in /etc/fuse.conf")
+	}
+	return err
+}

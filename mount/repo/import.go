@@ -1,0 +1,61 @@
+package repo
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cafs/linksys"
+	"cafs/linksys/unixfs"
+)
+
+// ImportOptions say how content is brought in.
+type ImportOptions struct {
+	Name    string // what the root is called in lists and messages
+	Profile string // empty: the repository's
+	linksys.AddOptions
+	Recursive bool // folders too
+}
+
+// Import adds what f is open on, a file, a pipe or a folder, and remembers it
+// as a root. All of it is durable when Import returns. f stays the caller's.
+func (r *Repo) Import(ctx context.Context, f *os.File, o ImportOptions) (root unixfs.Root, stats linksys.AddStats, err error) {
+	o.AddOptions.Profile = r.Profile
+	if o.Profile != "" {
+		if o.AddOptions.Profile, err = unixfs.ParseProfile(o.Profile); err != nil {
+			return root, stats, fmt.Errorf("repo: add: %w: %w", err, unix.EINVAL)
+		}
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return root, stats, fmt.Errorf("repo: add: %w", err)
+	}
+	im := r.Sys.NewImporter(o.AddOptions)
+	switch mode := info.Mode(); {
+	case mode.IsDir() && !o.Recursive:
+		return root, stats, Hint(fmt.Errorf("repo: add: %w", unix.EISDIR), "add folders with -r")
+	case mode.IsDir():
+		root, err = im.AddTree(ctx, f)
+	case mode.IsRegular() || mode&(fs.ModeNamedPipe|fs.ModeSocket|fs.ModeCharDevice) != 0:
+		// Ends a read that waits for a writer, where the descriptor can be polled.
+		stop := context.AfterFunc(ctx, func() { f.SetReadDeadline(time.Unix(1, 0)) })
+		root, err = im.AddFile(ctx, f)
+		stop()
+		if err == nil {
+			err = ctx.Err() // a writer that gave up looks like the end of a file
+		}
+	default:
+		err = fmt.Errorf("repo: add: not a file or a folder: %w", unix.EINVAL)
+	}
+	if err != nil {
+		return root, stats, err
+	}
+	if stats, err = im.Finish(ctx); err != nil {
+		return root, stats, err
+	}
+	return root, stats, r.AddRoot(ctx, Root{Cid: root.Cid, Name: o.Name, Time: time.Now()})
+}
