@@ -214,6 +214,7 @@ func appendExtent(b []byte, e *Extent) []byte {
 		b = binary.AppendUvarint(b, e.Seg)
 		b = binary.AppendUvarint(b, uint64(e.Pos))
 		b = binary.LittleEndian.AppendUint32(b, e.CRC)
+		b = binary.AppendUvarint(b, uint64(e.Skip))
 	case Block:
 		b = appendCid(b, e.Block)
 		b = binary.AppendUvarint(b, uint64(e.Skip))
@@ -236,6 +237,7 @@ func decodeExtent(off int64, b []byte) (Extent, error) {
 		e.Seg = d.uvarint()
 		e.Pos = int64(d.upTo(math.MaxInt64))
 		e.CRC = binary.LittleEndian.Uint32(d.bytes4())
+		e.Skip = int64(d.upTo(math.MaxInt64))
 	case Block:
 		e.Block = d.cid()
 		e.Skip = int64(d.upTo(math.MaxInt64))
