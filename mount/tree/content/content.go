@@ -12,13 +12,25 @@
 // extents that differ from the published ones into a batch; once that batch is
 // committed, [Cut.Commit] notes it and gives memory back. [Cut.Leaves] and
 // [Cut.Rebase] turn the overlay into a new base.
+//
+// # Locks
+//
+// In this order; none is held during I/O, and none while waiting for memory:
+//
+//	File.mu               of one file at a time
+//	Files.dirtyMu, queue.mu, memory.mu
+//	staging lane, segment.mu, staging.mu
+//
+// The tree may call any method under its own locks: nothing here calls back.
 package content
 
 import (
 	"context"
 	"errors"
-	"iter"
+	"fmt"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 
 	"cafs/linksys/unixfs"
 	"cafs/mount/tree/index"
@@ -68,7 +80,7 @@ type Config struct {
 type Stats struct {
 	Dirty      int64 // memory taken by contents
 	DirtyLimit int64
-	Staged     int64 // staged bytes that published or newer extents refer to
+	Staged     int64 // staged bytes that published extents refer to
 	Segments   int64 // size of all segment files
 	OverStaged bool  // sealing should bring Staged down
 }
@@ -86,149 +98,88 @@ var (
 )
 
 // Files are the contents of a tree's files. Methods may be called concurrently.
-type Files struct{ cfg Config }
+type Files struct {
+	cfg     Config
+	log     *slog.Logger
+	ranges  rangeGetter // Config.Blocks, if it can check parts of blocks
+	mem     *memory
+	staging *staging
+	work    *queue
+	space   space
+	clock   atomic.Uint64
+	zero    zeroLeaf
 
-// Open starts the background workers. Nothing is read from staging.
-func Open(cfg Config) (*Files, error) { panic("being written") }
+	dirtyMu sync.Mutex
+	dirty   map[*File]struct{} // files that may have bytes in memory
 
-// Close stops the workers. Unpublished bytes are lost; cut and stage them before.
-func (fs *Files) Close() error { panic("being written") }
+	pressed chan struct{}
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+}
+
+// Open starts the background workers. Nothing is read from staging but its list
+// of files.
+func Open(cfg Config) (*Files, error) {
+	return open(cfg, false)
+}
+
+// open is Open; heap keeps buffers where the race detector sees them, and makes
+// late uses of them visible.
+func open(cfg Config, heap bool) (*Files, error) {
+	if cfg.ChunkSize <= 0 || cfg.ChunkSize > maxRecord/2 {
+		return nil, fmt.Errorf("content: chunk size %d is out of range", cfg.ChunkSize)
+	}
+	if cfg.DirtyLimit <= 0 {
+		cfg.DirtyLimit = 256 << 20
+	}
+	if cfg.StagingLimit <= 0 {
+		cfg.StagingLimit = 1 << 30
+	}
+	if cfg.SpaceReserve <= 0 {
+		cfg.SpaceReserve = 16 << 20
+	}
+	st, err := openStaging(cfg.Staging, cfg.Segments)
+	if err != nil {
+		return nil, err
+	}
+	fs := &Files{
+		cfg: cfg, log: cfg.Logger, staging: st, work: newQueue(), dirty: make(map[*File]struct{}),
+		pressed: make(chan struct{}, 1), space: space{fs: cfg.Staging, reserve: cfg.SpaceReserve},
+	}
+	if fs.log == nil {
+		fs.log = slog.New(slog.DiscardHandler)
+	}
+	fs.ranges, _ = cfg.Blocks.(rangeGetter)
+	fs.mem = newMemory(cfg.DirtyLimit, cfg.ChunkSize, fs.press)
+	fs.mem.heap, fs.mem.poison = heap, heap
+	ctx, cancel := context.WithCancel(context.Background())
+	fs.cancel = cancel
+	for range workers {
+		fs.running.Go(func() { fs.worker(ctx) })
+	}
+	fs.running.Go(func() { fs.spiller(ctx) })
+	return fs, nil
+}
+
+// Close stops the workers. Unpublished bytes are lost: cut, stage and publish
+// them before. No other method may run or be called any more.
+func (fs *Files) Close() error {
+	fs.cancel()
+	fs.work.close()
+	fs.running.Wait()
+	fs.mem.close()
+	return fs.staging.close()
+}
 
 // Stats returns the gauges.
-func (fs *Files) Stats() Stats { panic("being written") }
-
-// New returns an empty file that is not in the index.
-func (fs *Files) New(ino index.Ino) *File { panic("being written") }
-
-// Load returns the file that the index describes.
-func (fs *Files) Load(ino index.Ino, c index.Content, extents iter.Seq2[index.Extent, error]) (*File, error) {
-	panic("being written")
+func (fs *Files) Stats() Stats {
+	s := Stats{Dirty: fs.mem.inUse(), DirtyLimit: fs.cfg.DirtyLimit}
+	for _, g := range fs.staging.list() {
+		g.mu.Lock()
+		s.Segments += g.size
+		g.mu.Unlock()
+		s.Staged += g.live.Load()
+	}
+	s.OverStaged = s.Staged > fs.cfg.StagingLimit
+	return s
 }
-
-// Stage makes all bytes that the cuts refer to durable, so that Fill may be
-// called: with one sync of staging and one flush of blocks. Cuts with at most
-// inlineLimit bytes in memory leave them to be written into the batch. The
-// error joins those of the cuts; a cut whose Err is nil may be filled all the same.
-func (fs *Files) Stage(ctx context.Context, inlineLimit int, cuts ...*Cut) error {
-	panic("being written")
-}
-
-// FreeSegments removes the segments that nothing refers to, durably so.
-func (fs *Files) FreeSegments(ctx context.Context, db *index.DB) error { panic("being written") }
-
-// Sparse returns the segments less than half of which is live, for compaction:
-// for each inode of SegmentInodes the tree calls Evacuate and publishes.
-func (fs *Files) Sparse() []uint64 { panic("being written") }
-
-// SegmentInodes lists the inodes that a segment holds bytes of, live or not.
-func (fs *Files) SegmentInodes(ctx context.Context, seg uint64) ([]index.Ino, error) {
-	panic("being written")
-}
-
-// File is the content of one file. Methods may be called concurrently.
-type File struct{ fs *Files }
-
-// ReadAt reads len(p) bytes at off; fewer, with io.EOF, only at the end of the file.
-func (f *File) ReadAt(ctx context.Context, p []byte, off int64) (int, error) { panic("being written") }
-
-// WriteAt writes p at off, extending the file. It waits while too much memory
-// is dirty; ctx ends the wait. Errors: ENOSPC, EFBIG. On an error nothing, or a
-// prefix of p, was written. p is not kept.
-func (f *File) WriteAt(ctx context.Context, p []byte, off int64) error { panic("being written") }
-
-// Truncate sets the size; what is added reads as zeros.
-func (f *File) Truncate(ctx context.Context, size int64) error { panic("being written") }
-
-// Punch makes n bytes at off a hole. The size does not change.
-func (f *File) Punch(ctx context.Context, off, n int64) error { panic("being written") }
-
-// Allocate checks that there is room for n bytes at off, and extends the file
-// to off+n unless keep. Contents do not change.
-func (f *File) Allocate(ctx context.Context, off, n int64, keep bool) error { panic("being written") }
-
-// NextData returns the first offset at or after off that is data, or Size.
-func (f *File) NextData(ctx context.Context, off int64) (int64, error) { panic("being written") }
-
-// NextHole returns the first offset at or after off that is a hole; the end of the file is one.
-func (f *File) NextHole(ctx context.Context, off int64) (int64, error) { panic("being written") }
-
-// Size is the length in bytes.
-func (f *File) Size() int64 { panic("being written") }
-
-// Blocks is the number of 512-byte units that hold data.
-func (f *File) Blocks() int64 { panic("being written") }
-
-// CopyFrom copies n bytes at srcOff of src to off. Leaf blocks are shared, other bytes copied.
-// The ranges must not overlap when src is f. What lies beyond the end of src is not copied;
-// the number of copied bytes is returned.
-func (f *File) CopyFrom(ctx context.Context, src *File, srcOff, off, n int64) (int64, error) {
-	panic("being written")
-}
-
-// Dirty tells whether the content differs from what was published.
-func (f *File) Dirty() bool { panic("being written") }
-
-// Unsealed tells whether the content is more than its base, or never had one.
-func (f *File) Unsealed() bool { panic("being written") }
-
-// Published is the content as of the last committed cut (or Load): what
-// attribute batches carry.
-func (f *File) Published() index.Content { panic("being written") }
-
-// Refs calls yield with every leaf block the overlay refers to: roots for garbage collection.
-func (f *File) Refs(yield func(cid.Cid) bool) { panic("being written") }
-
-// Evacuate moves bytes in the segment elsewhere; the next cut publishes that.
-func (f *File) Evacuate(ctx context.Context, seg uint64) error { panic("being written") }
-
-// Release gives back the memory of a file that is about to be forgotten by the
-// tree. It must not be dirty, and not used afterwards.
-func (f *File) Release() { panic("being written") }
-
-// Drop gives back everything of a deleted file and puts the removal of its
-// published extents into b. The file must not be used afterwards.
-func (f *File) Drop(b *index.Batch) { panic("being written") }
-
-// Cut takes the state of this moment, in memory. At most one cut of a file may
-// be between Stage and Commit at a time, and cuts are committed in the order in
-// which they were taken; cuts that are only sealed do not count.
-func (f *File) Cut() *Cut { panic("being written") }
-
-// Cut is the state of a file at a moment. It must be ended: by Commit, Abort or
-// Rebase. Writes after the cut do not change it.
-type Cut struct{ f *File }
-
-// Retain keeps the cut usable for Leaves, ReadAt and Rebase after Commit; then Rebase
-// or Abort must end it.
-func (c *Cut) Retain() { panic("being written") }
-
-// Content is the cut's record for the inode.
-func (c *Cut) Content() index.Content { panic("being written") }
-
-// Err is why Stage failed for this cut, or nil.
-func (c *Cut) Err() error { panic("being written") }
-
-// Fill puts the extents that differ from the published ones into b. Stage must
-// have succeeded for this cut.
-func (c *Cut) Fill(b *index.Batch) { panic("being written") }
-
-// Commit notes that the filled batch was committed.
-func (c *Cut) Commit() { panic("being written") }
-
-// Abort ends the cut; nothing of it counts as published. After Commit it only
-// ends what Retain kept. Aborting an ended cut does nothing.
-func (c *Cut) Abort() { panic("being written") }
-
-// ReadAt reads the content as of the cut, like [File.ReadAt].
-func (c *Cut) ReadAt(ctx context.Context, p []byte, off int64) (int, error) { panic("being written") }
-
-// Leaves stores every chunk that differs from the base as a leaf block and
-// yields them in ascending order, whole runs of zeros as one Run. The blocks
-// are not flushed: flush what was yielded before the new root is published.
-func (c *Cut) Leaves(ctx context.Context) iter.Seq2[unixfs.Run, error] { panic("being written") }
-
-// Rebase makes root, built from the base and Leaves, the base of the file:
-// what is newer than the cut stays on top. Every block of root must be durable.
-// The next cut publishes it. It ends the cut. False: the base changed since the cut
-// and nothing was done.
-func (c *Cut) Rebase(root unixfs.Root) bool { panic("being written") }

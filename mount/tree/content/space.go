@@ -1,0 +1,53 @@
+package content
+
+import (
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"cafs/store/disk"
+)
+
+// space estimates the room on the staging volume between two looks at it.
+type space struct {
+	fs      disk.FS
+	reserve int64
+	avail   atomic.Int64 // at the last look
+	spent   atomic.Int64 // written since
+	looked  atomic.Int64 // when, in nanoseconds of the monotonic clock
+}
+
+const lookAfter = 50 * time.Millisecond
+
+var epoch = time.Now()
+
+// room returns ENOSPC when n more bytes, with those in memory that are yet to be
+// written, might not fit the disk. So a full disk fails the write that needs
+// the space, not a later fsync.
+func (fs *Files) room(n int64) error {
+	sp := &fs.space
+	// Heads, index records and the leaf that sealing makes come on top.
+	need := n + n/4 + 64<<10
+	now := int64(time.Since(epoch))
+	if now-sp.looked.Load() < int64(lookAfter) && fs.fits(need) {
+		return nil
+	}
+	spent := sp.spent.Load()
+	u, err := sp.fs.Usage()
+	if err != nil {
+		return fmt.Errorf("content: room on disk: %w", err)
+	}
+	sp.avail.Store(u.Avail)
+	sp.spent.Add(-spent)
+	sp.looked.Store(now)
+	if u.Total > 0 && !fs.fits(need) {
+		return syscall.ENOSPC
+	}
+	return nil
+}
+
+func (fs *Files) fits(need int64) bool {
+	left := fs.space.avail.Load() - fs.space.reserve - fs.space.spent.Load() - fs.mem.inUse()
+	return need <= left
+}
