@@ -289,7 +289,7 @@ func TestSparse(t *testing.T) {
 	}
 }
 
-// TestRandomReadsUseRanges: small reads here and there load no leaf; a reader
+// TestReadPatterns: small reads here and there load no leaf; a reader
 // that goes through the file loads each leaf once, also when many do.
 func TestReadPatterns(t *testing.T) {
 	s := newStore()

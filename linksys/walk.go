@@ -26,6 +26,9 @@ const (
 	// maxWalkPath bounds the segments of a path, three for each dag-pb link:
 	// the traversal recurses, and a goroutine's stack has an end.
 	maxWalkPath = 12 << 10
+	// maxKept bounds the nodes, and the leaves, that a view given to a traversal
+	// made elsewhere keeps, in bytes.
+	maxKept = 4 << 20
 )
 
 // walk is one selector traversal. Its LinkSystem sees every block the
@@ -38,6 +41,8 @@ type walk struct {
 	skip func(lc linking.LinkContext, c cid.Cid) bool // ask before each load; may be nil
 	once bool                                         // cross each link once
 	pre  *preloader
+	via  *linking.LinkSystem // loads for a traversal made elsewhere, which sees them that way
+	kept *cache              // what via has loaded last, so that it sees each load about once
 
 	noDir bool  // the last node interpreted as UnixFS has no entries
 	err   error // the first failure a traversal may have lost
@@ -104,6 +109,9 @@ func (w *walk) block(ctx context.Context, c cid.Cid) ([]byte, error) {
 
 // item is the walk's loader: the cache's, noting the block.
 func (w *walk) item(ctx context.Context, c cid.Cid) (*item, error) {
+	if w.via != nil {
+		return w.kept.get(ctx, c)
+	}
 	it, err := w.s.cache.get(ctx, c)
 	if err == nil && w.note != nil {
 		err = w.note(c, it.block)
@@ -113,6 +121,21 @@ func (w *walk) item(ctx context.Context, c cid.Cid) (*item, error) {
 		return nil, err
 	}
 	return it, nil
+}
+
+func (w *walk) itemVia(ctx context.Context, c cid.Cid) (*item, error) {
+	r, err := w.via.StorageReadOpener(linking.LinkContext{Ctx: ctx}, link(c))
+	if err != nil {
+		return nil, err
+	}
+	if cl, ok := r.(io.Closer); ok {
+		defer cl.Close()
+	}
+	block, err := io.ReadAll(io.LimitReader(r, unixfs.MaxBlock+1))
+	if err != nil {
+		return nil, fmt.Errorf("linksys: block %s: %w", c, err)
+	}
+	return decodeItem(c, block)
 }
 
 // reify is the walk's "unixfs": directories become maps of names, files become
@@ -146,7 +169,7 @@ func (w *walk) reify(lc linking.LinkContext, n datamodel.Node, _ *linking.LinkSy
 	case it.isDir():
 		return &dirNode{Node: n, s: w.s, ctx: w.ctx, it: it, load: w.item, fail: w.fail}, nil
 	case it.file != nil:
-		f := &File{s: w.s, load: w.item, tracked: w.note != nil, c: it.c, root: it, size: it.size()}
+		f := &File{s: w.s, load: w.item, tracked: w.note != nil || w.via != nil, c: it.c, root: it, size: it.size()}
 		return &fileNode{ctx: w.ctx, f: f}, nil
 	}
 	return n, nil
@@ -171,7 +194,8 @@ func unixfsLike(n *blockNode) bool {
 
 // reify is the "unixfs" of System.LinkSystem, for traversals made elsewhere.
 func (s *System) reify(lc linking.LinkContext, n datamodel.Node, ls *linking.LinkSystem) (datamodel.Node, error) {
-	w := &walk{s: s, ctx: contextOf(lc)}
+	w := &walk{s: s, ctx: contextOf(lc), via: ls}
+	w.kept = newCache(maxKept, maxKept, w.itemVia)
 	return w.reify(lc, n, ls)
 }
 
