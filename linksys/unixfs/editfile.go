@@ -79,7 +79,7 @@ type fileEditor struct {
 	end     int64
 	uniform uniformWriter  // of run
 	writer  *uniformWriter // uniform, or zeros when that is the same
-	spare   [][]baseNode
+	spare   []*scratch
 }
 
 // advance takes the next run.
@@ -164,8 +164,10 @@ func (e *fileEditor) node(level int, first int64, old baseNode) (Root, error) {
 
 // children rebuilds an interior node.
 func (e *fileEditor) children(level int, first, end int64, old baseNode) (Root, error) {
-	kids := e.kids()
-	defer func() { e.spare = append(e.spare, kids[:0]) }()
+	s := e.scratch()
+	defer func() { e.spare = append(e.spare, s) }()
+	kids, f := s.kids[:0], s.node
+	f.reset()
 	var err error
 	switch {
 	case old.size == 0:
@@ -176,7 +178,7 @@ func (e *fileEditor) children(level int, first, end int64, old baseNode) (Root, 
 			return Root{}, err
 		}
 	}
-	var f fileNode
+	s.kids = kids
 	span, full := e.span(level-1), e.full(level-1)
 	for i := 0; first < end; i, first = i+1, first+span {
 		var kid baseNode
@@ -195,16 +197,23 @@ func (e *fileEditor) children(level int, first, end int64, old baseNode) (Root, 
 		}
 		f.add(root)
 	}
-	return e.p.node(&f, Stat{}, e.emit)
+	return e.p.node(f, Stat{}, e.emit)
 }
 
-func (e *fileEditor) kids() []baseNode {
+// scratch is memory for one node, kept for the next: an edit may touch thousands.
+type scratch struct {
+	kids []baseNode
+	node *fileNode
+}
+
+func (e *fileEditor) scratch() *scratch {
 	if n := len(e.spare); n > 0 {
-		kids := e.spare[n-1]
+		s := e.spare[n-1]
 		e.spare = e.spare[:n-1]
-		return kids
+		return s
 	}
-	return nil
+	n := min(e.links, e.count)
+	return &scratch{kids: make([]baseNode, 0, n), node: newFileNode(n)}
 }
 
 // resize cuts a leaf of base, or fills it with zeros.

@@ -137,6 +137,12 @@ type fileNode struct {
 	tsize uint64 // block bytes below
 }
 
+// newFileNode has room for n children: a link with a CIDv1 of 32 bytes takes 48
+// bytes or a few more, a block size 4 or 5.
+func newFileNode(n int64) *fileNode {
+	return &fileNode{links: make([]byte, 0, 52*n), sizes: make([]byte, 0, 6*n)}
+}
+
 func (f *fileNode) reset() { *f = fileNode{links: f.links[:0], sizes: f.sizes[:0]} }
 
 func (f *fileNode) add(child Root) {

@@ -209,6 +209,9 @@ func (b *base) parse(block []byte, size uint64, level int, kids []baseNode) ([]b
 		if !hasPrefix(l.cid, prefix, b.digest) || len(l.name) != 0 || len(l.all) != linkLen(len(l.cid), 0, l.tsize) {
 			return fmt.Errorf("%w: link %d", ErrForeign, len(kids)-first)
 		}
+		if kids == nil {
+			kids = make([]baseNode, 0, len(block)/len(l.all)+1)
+		}
 		kids = append(kids, baseNode{raw: l.all, cid: l.cid, tsize: l.tsize})
 		return nil
 	})

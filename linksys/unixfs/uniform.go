@@ -11,6 +11,7 @@ import (
 // takes one node per level and the few on its right edge.
 type uniform struct {
 	leaf Root
+	tail Root    // of zeros: the last shorter leaf asked for
 	full []Block // by level-1: full nodes
 	root []Root
 }
@@ -22,12 +23,12 @@ func (u *uniform) grow(p Profile, level int) error {
 		if n := len(u.root); n > 0 {
 			child = u.root[n-1]
 		}
-		var f fileNode
+		f := newFileNode(int64(p.MaxLinks))
 		for range p.MaxLinks {
 			f.add(child)
 		}
 		keep := func(b Block) error { u.full = append(u.full, b); return nil }
-		root, err := p.node(&f, Stat{}, keep)
+		root, err := p.node(f, Stat{}, keep)
 		if err != nil {
 			return err
 		}
@@ -49,7 +50,7 @@ var zeroTrees struct {
 
 // zeroTree returns a copy of the profile's zero tree grown to a level.
 func (p Profile) zeroTree(level int) (uniform, error) {
-	key := Profile{CidVersion: p.CidVersion, Hash: p.Hash, RawLeaves: p.RawLeaves, ChunkSize: p.ChunkSize, MaxLinks: p.MaxLinks}
+	key := p.leafKey()
 	z := &zeroTrees
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -66,7 +67,12 @@ func (p Profile) zeroTree(level int) (uniform, error) {
 		z.trees[key] = u
 	}
 	err := u.grow(p, level)
-	return uniform{leaf: u.leaf, full: slices.Clip(u.full), root: slices.Clip(u.root)}, err
+	return uniform{leaf: u.leaf, tail: u.tail, full: slices.Clip(u.full), root: slices.Clip(u.root)}, err
+}
+
+// leafKey is the profile without what has no influence on files.
+func (p Profile) leafKey() Profile {
+	return Profile{CidVersion: p.CidVersion, Hash: p.Hash, RawLeaves: p.RawLeaves, ChunkSize: p.ChunkSize, MaxLinks: p.MaxLinks}
 }
 
 // ZeroLeaf returns the leaf of a whole chunk of zeros, by CID and sizes.
@@ -93,10 +99,10 @@ func (w *uniformWriter) subtree(level int, size uint64, emit Emit) (Root, error)
 		if !w.zero {
 			return w.tree.leaf, nil
 		}
-		return w.p.emitLeaf(zeroBytes[:size], emit)
+		return w.cut(size, emit)
 	}
-	var f fileNode
 	child := lay.full(level - 1)
+	f := newFileNode(int64(size/child) + 1)
 	for size > 0 {
 		n := min(child, size)
 		kid, err := w.subtree(level-1, n, emit)
@@ -106,7 +112,7 @@ func (w *uniformWriter) subtree(level int, size uint64, emit Emit) (Root, error)
 		f.add(kid)
 		size -= n
 	}
-	return w.p.node(&f, Stat{}, emit)
+	return w.p.node(f, Stat{}, emit)
 }
 
 func (w *uniformWriter) full(level int, emit Emit) (root Root, err error) {
@@ -123,7 +129,7 @@ func (w *uniformWriter) full(level int, emit Emit) (root Root, err error) {
 		case w.emitted > 0:
 			err = emit(w.tree.full[w.emitted-1])
 		case w.zero:
-			_, err = w.p.emitLeaf(zeroBytes[:w.p.ChunkSize], emit)
+			err = w.p.emitZeros(w.tree.leaf, emit)
 		}
 		if err != nil {
 			return Root{}, err
@@ -133,6 +139,41 @@ func (w *uniformWriter) full(level int, emit Emit) (root Root, err error) {
 		return w.tree.leaf, nil
 	}
 	return w.tree.root[level-1], nil
+}
+
+// cut emits a zero leaf shorter than a chunk.
+func (w *uniformWriter) cut(size uint64, emit Emit) (Root, error) {
+	tree, err := w.p.zeroTree(0)
+	if err != nil {
+		return Root{}, err
+	}
+	if tree.tail.Size == size {
+		return tree.tail, w.p.emitZeros(tree.tail, emit)
+	}
+	leaf, err := w.p.emitLeaf(zeroBytes[:size], emit)
+	if err == nil {
+		w.p.rememberTail(leaf)
+	}
+	return leaf, err
+}
+
+// rememberTail: whoever edits a sparse file whose size is no multiple of a chunk
+// will edit it again.
+func (p Profile) rememberTail(leaf Root) {
+	zeroTrees.mu.Lock()
+	defer zeroTrees.mu.Unlock()
+	if u := zeroTrees.trees[p.leafKey()]; u != nil {
+		u.tail = leaf
+	}
+}
+
+// emitZeros emits a zero leaf whose hash is known.
+func (p Profile) emitZeros(leaf Root, emit Emit) error {
+	data := zeroBytes[:leaf.Size]
+	if !p.RawLeaves {
+		data = encodeLeaf(data, Stat{})
+	}
+	return emit(Block{Cid: leaf.Cid, Data: data})
 }
 
 func (p Profile) emitLeaf(data []byte, emit Emit) (Root, error) {

@@ -16,6 +16,15 @@ func malformed(format string, args ...any) error {
 }
 
 func (w *wire) varint() (uint64, error) {
+	if len(w.b) > 0 && w.b[0] < 0x80 { // most are one byte
+		v := w.b[0]
+		w.b = w.b[1:]
+		return uint64(v), nil
+	}
+	return w.longVarint()
+}
+
+func (w *wire) longVarint() (uint64, error) {
 	v, n := binary.Uvarint(w.b)
 	if n <= 0 {
 		return 0, malformed("varint")
@@ -105,6 +114,14 @@ func scanNode(block []byte, link func(rawLink) error) (data []byte, err error) {
 	w := wire{block}
 	var hasData, hasLinks, linksEnded bool
 	for len(w.b) > 0 {
+		if l, ok := quickLink(w.b); ok && !linksEnded {
+			w.b = w.b[len(l.all):]
+			hasLinks = true
+			if err := link(l); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		start := w.b
 		field, kind, err := w.tag()
 		if err != nil {
@@ -138,6 +155,28 @@ func scanNode(block []byte, link func(rawLink) error) (data []byte, err error) {
 		}
 	}
 	return data, nil
+}
+
+// quickLink parses a link of the usual form, all fields there and none longer
+// than 127 bytes, off the front of b. Large nodes are nothing but these.
+func quickLink(b []byte) (l rawLink, ok bool) {
+	if len(b) < 4 || b[0] != tagNodeLinks || b[1] > 127 || len(b) < 2+int(b[1]) {
+		return l, false
+	}
+	b = b[:2+int(b[1])]
+	if len(b) < 4 || b[2] != tagLinkHash || len(b) < 4+int(b[3])+2 || b[3] > 127 {
+		return l, false
+	}
+	name := 4 + int(b[3])
+	if b[name] != tagLinkName || b[name+1] > 127 || len(b) < name+2+int(b[name+1])+2 {
+		return l, false
+	}
+	size := name + 2 + int(b[name+1])
+	tsize, n := binary.Uvarint(b[size+1:])
+	if b[size] != tagLinkTsize || n <= 0 || size+1+n != len(b) {
+		return l, false
+	}
+	return rawLink{all: b, cid: b[4:name:name], name: b[name+2 : size : size], tsize: tsize}, true
 }
 
 // scanLink parses one PBLink: hash, name and size in this order, of which only
