@@ -101,13 +101,24 @@ func addFlags(c *cli.Context) (o addOptions, err error) {
 	return o, nil
 }
 
-// added is one line of add --json.
+// addedLine is one line of add --json.
 type addedLine struct {
-	Name  string            `json:"name"`
-	Cid   string            `json:"cid"`
-	Size  uint64            `json:"size"`  // bytes of content
-	Tsize uint64            `json:"tsize"` // bytes of the DAG
-	Stats *linksys.AddStats `json:"stats,omitempty"`
+	Name  string    `json:"name"`
+	Cid   string    `json:"cid"`
+	Size  uint64    `json:"size"`  // bytes of content
+	Tsize uint64    `json:"tsize"` // bytes of the DAG
+	Stats *addStats `json:"stats,omitempty"`
+}
+
+// addStats is what --stats counts.
+type addStats struct {
+	Files    int64 `json:"files"`
+	Dirs     int64 `json:"dirs"`
+	Symlinks int64 `json:"symlinks"`
+	Logical  int64 `json:"logical"` // bytes of file content
+	Blocks   int64 `json:"blocks"`  // made, repeated ones too
+	Unique   int64 `json:"unique"`  // bytes of blocks, each counted once
+	Stored   int64 `json:"stored"`  // bytes of blocks that were new
 }
 
 func runAdd(ctx context.Context, o addOptions) (err error) {
@@ -131,7 +142,8 @@ func runAdd(ctx context.Context, o addOptions) (err error) {
 func (o addOptions) print(path string, a api.Added) (err error) {
 	line := addedLine{Name: path, Cid: a.Cid.String(), Size: a.Size, Tsize: a.Tsize}
 	if o.arg.Stats {
-		line.Stats = &a.AddStats
+		t := addStats(a.AddStats)
+		line.Stats = &t
 	}
 	switch {
 	case o.json:

@@ -12,7 +12,8 @@ import (
 //
 //	mount DIR -b -- ls -l   becomes   mount -b -- DIR -- ls -l
 //
-// The first "--" is the flag package's; the second stays for the command.
+// The first "--" is the flag package's; the second stays for mount, for which
+// the first argument has to come before it.
 func arrange(app *cli.App, args []string) ([]string, error) {
 	if len(args) == 0 {
 		return args, nil
@@ -57,7 +58,7 @@ func split(cmd *cli.Command, args []string) (flags, operands []string, err error
 		arg := args[0]
 		args = args[1:]
 		switch {
-		case arg == "--" && cmd.Name == "mount":
+		case arg == "--" && cmd.Name == "mount" && len(operands) > 0:
 			return flags, append(append(operands, "--"), args...), nil
 		case arg == "--":
 			return flags, append(operands, args...), nil

@@ -77,9 +77,9 @@ func cidOf(path string) (string, error) {
 		return string(buf[:n]), nil
 	case errors.Is(err, unix.ENOTSUP), errors.Is(err, unix.ENODATA):
 		if _, e := mountOf(path); e == nil {
-			return "", fmt.Errorf("%s: no file, directory or symbolic link, and so without a CID", path)
+			return "", fmt.Errorf("cid %s: no file, directory or symbolic link, and so without a CID", path)
 		}
-		return "", repo.Hint(fmt.Errorf("%s: not on a cafs mount", path), "'cafs add' imports files from elsewhere and prints their CIDs")
+		return "", repo.Hint(fmt.Errorf("cid %s: not on a cafs mount", path), "'cafs add' imports files from elsewhere and prints their CIDs")
 	}
-	return "", fmt.Errorf("%s: %w", path, err)
+	return "", fmt.Errorf("cid %s: %w", path, err)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -129,19 +130,13 @@ func (f *failure) json() []byte {
 	return b
 }
 
-// plain is an error's text without the names of our packages in front, which
-// say nothing to users.
+// plain is an error's text without the names of our packages, which say nothing
+// to users.
 func plain(err error) string {
 	lines := strings.Split(err.Error(), "\n") // of errors.Join
 	for i, s := range lines {
-		for {
-			name, rest, ok := strings.Cut(s, ": ")
-			if !ok || !packages[name] {
-				break
-			}
-			s = rest
-		}
-		lines[i] = s
+		parts := strings.Split(s, ": ")
+		lines[i] = strings.Join(slices.DeleteFunc(parts, func(p string) bool { return packages[p] }), ": ")
 	}
 	return strings.Join(lines, "; ")
 }

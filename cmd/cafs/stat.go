@@ -62,7 +62,7 @@ func runStat(ctx context.Context, repository string, args []string, asJSON bool)
 		if err != nil {
 			return s.explain(arg, err)
 		}
-		d := described{Cid: c.String(), Codec: multicodec.Code(info.Codec).String(), Type: typeName(info.Type), Size: info.Size, Links: info.Blocks, Target: info.Target}
+		d := described{Cid: c.String(), Codec: multicodec.Code(info.Codec).String(), Type: typeName(info.Type), Size: info.Size, Links: info.Links, Target: info.Target}
 		if info.Mode != 0 {
 			d.Mode = fmt.Sprintf("%04o", info.Mode)
 		}

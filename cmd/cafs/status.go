@@ -149,9 +149,8 @@ func printStatus(w io.Writer, s api.Status) {
 	row("repository", "%s", s.Repo)
 	row("profile", "%s", s.Profile)
 	row("daemon", "pid %d, version %s, up %s", s.PID, s.Version, time.Since(s.Since).Round(time.Second))
-	row("inodes", "%d", s.Inodes)
-	row("in memory", "%s not yet on disk", size(s.DirtyBytes+s.PendingBytes))
-	row("staged", "%s on disk and not yet blocks, %d files without a CID", size(s.StagedBytes), s.UnsealedFiles)
+	row("in memory", "%s not yet on disk, in %d files; %d inodes", size(s.DirtyBytes+s.PendingBytes), s.DirtyFiles, s.Inodes)
+	row("staged", "%s on disk and not yet blocks; %d files wait for that", size(s.StagedBytes), s.UnsealedFiles)
 	row("free", "%s of %s", size(s.FreeBytes), size(s.TotalBytes))
 	if s.Failed != "" {
 		row("READ-ONLY", "%s", s.Failed)

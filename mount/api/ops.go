@@ -34,13 +34,14 @@ type Status struct {
 	Shard      string    `json:"shard"`
 	Since      time.Time `json:"since"`
 
-	DirtyBytes    int64 `json:"dirty_bytes"`    // in memory only
-	StagedBytes   int64 `json:"staged_bytes"`   // on disk, not sealed
-	UnsealedFiles int64 `json:"unsealed_files"` // changed since they last had a CID
-	Inodes        int64 `json:"inodes"`
-	PendingBytes  int64 `json:"pending_bytes"` // in blocks that are not durable
-	FreeBytes     int64 `json:"free_bytes"`    // what can be written
-	TotalBytes    int64 `json:"total_bytes"`   // of the repository's file system
+	DirtyBytes    int64 `json:"dirty_bytes"`    // of contents, in memory only
+	DirtyFiles    int64 `json:"dirty_files"`    // with contents that are not durable
+	StagedBytes   int64 `json:"staged_bytes"`   // of contents, on disk and not yet blocks
+	UnsealedFiles int64 `json:"unsealed_files"` // waiting to become blocks
+	Inodes        int64 `json:"inodes"`         // in memory
+	PendingBytes  int64 `json:"pending_bytes"`  // in blocks that are not durable
+	FreeBytes     int64 `json:"free_bytes"`     // what can be written
+	TotalBytes    int64 `json:"total_bytes"`    // of the repository's file system
 
 	// Failed says why the repository can only be read until the next mount;
 	// empty while all is well.

@@ -182,7 +182,7 @@ func (d *daemon) mount(ctx context.Context) (err error) {
 // changed tells the kernel of attributes that changed without its asking.
 func (d *daemon) changed(ino tree.Ino) {
 	if s := d.live.Load(); s != nil {
-		s.NotifyAttr(ino)
+		s.Changed(ino)
 	}
 }
 

@@ -44,8 +44,8 @@ func (d *daemon) onStatus(ctx context.Context, c *api.Call) (any, []byte, error)
 		Since:      d.repo.Lock.Holder().Since,
 	}
 	t, b := d.tree.Stats(), d.repo.Store.Stats()
-	s.Inodes, s.UnsealedFiles = t.Inodes, t.UnsealedFiles
-	s.DirtyBytes, s.StagedBytes = t.DirtyBytes, t.StagedBytes
+	s.Inodes, s.DirtyFiles, s.UnsealedFiles = t.Inodes, int64(t.Dirty), int64(t.Quiet)
+	s.DirtyBytes, s.StagedBytes = t.Content.Dirty, t.Content.Staged
 	s.PendingBytes = b.PendingBytes
 	if u, err := d.tree.Statfs(); err == nil {
 		s.FreeBytes, s.TotalBytes = u.Avail, u.Total
