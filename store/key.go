@@ -46,8 +46,9 @@ func keyString(key string) string { return mh.Multihash(key).B58String() }
 
 var errIdentity = errors.New("identity CIDs are not stored")
 
-// checkPut refuses what no store keeps.
-func checkPut(c cid.Cid, block []byte) error {
+// CheckPut refuses what no store keeps: identity CIDs, blocks over MaxBlock,
+// and multihashes too long for a file name.
+func CheckPut(c cid.Cid, block []byte) error {
 	key := hashKey(c)
 	switch {
 	case !c.Defined() || len(key) < 2 || len(key) > maxHash:

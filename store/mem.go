@@ -57,7 +57,7 @@ func copyRange(p, b []byte, off int64) (int, error) {
 
 // Put implements [Putter].
 func (m *Mem) Put(ctx context.Context, c cid.Cid, block []byte) error {
-	if err := checkPut(c, block); err != nil {
+	if err := CheckPut(c, block); err != nil {
 		return err
 	}
 	key := hashKey(c)

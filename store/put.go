@@ -19,7 +19,7 @@ const largeBlock = 64 << 10
 // Put implements [Putter]. It waits when too much is pending. A block is not
 // hashed here. Errors: ErrFull, ErrPoisoned, syscall.ENOSPC.
 func (d *Dir) Put(ctx context.Context, c cid.Cid, block []byte) error {
-	if err := checkPut(c, block); err != nil {
+	if err := CheckPut(c, block); err != nil {
 		return err
 	}
 	if err := d.enter(); err != nil {

@@ -1,0 +1,172 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+
+	"cafs/shard"
+	"cafs/store/disk"
+
+	mh "github.com/multiformats/go-multihash"
+)
+
+// Reshard changes the sharding function of the store in root to fn, in place.
+// Nobody may have the store open. It may be interrupted anywhere, by ctx, an
+// error or a crash, and called again with the same or any other function; until
+// it returns nil the store cannot be opened (ErrResharding), by flatfs neither.
+// progress, which may be nil, is called with the number of blocks moved so far.
+//
+// It goes by what it finds, not by what it did before: every block in a folder
+// that is not its own is renamed there. So no step can be missed and none hurts
+// when repeated.
+func Reshard(ctx context.Context, root disk.FS, fn shard.Func, progress func(moved int64)) error {
+	if err := reshard(ctx, root, fn, progress); err != nil {
+		return fmt.Errorf("store: reshard: %w", err)
+	}
+	return nil
+}
+
+func reshard(ctx context.Context, root disk.FS, fn shard.Func, progress func(moved int64)) error {
+	if fn.IsZero() {
+		return ErrLayout
+	}
+	text, err := readSmall(root, shardingName)
+	if notExist(err) {
+		return fmt.Errorf("no %s file: %w", shardingName, ErrNotStore)
+	}
+	if err != nil {
+		return err
+	}
+	if strings.TrimSpace(text) == fn.String() {
+		return nil
+	}
+	if !strings.HasPrefix(text, betweenPrefix) {
+		if _, err := shard.Parse(text); err != nil {
+			return fmt.Errorf("%w: %w", ErrLayout, err)
+		}
+	}
+	if err := writeSmall(root, shardingName, betweenPrefix+"to "+fn.String()+"\n", filePerm); err != nil {
+		return err
+	}
+	m := mover{ctx: ctx, root: root, fn: fn, progress: progress}
+	m.folders.init(root)
+	defer m.folders.close()
+	if err := m.walk(".", 0); err != nil {
+		return err
+	}
+	// The names in their new folders, before the text that sends readers there.
+	if err := root.SyncFS(); err != nil {
+		return err
+	}
+	return writeLayout(root, fn)
+}
+
+// mover moves blocks to the folders of fn.
+type mover struct {
+	ctx      context.Context
+	root     disk.FS
+	fn       shard.Func
+	folders  folders
+	moved    int64
+	progress func(int64)
+}
+
+// walk moves what is in the folder at dir and below, at most two levels deep.
+// A folder that gets empty by it is removed.
+func (m *mover) walk(dir string, depth int) error {
+	names, err := m.root.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		if err := m.ctx.Err(); err != nil {
+			return err
+		}
+		full := path.Join(dir, n.Name)
+		switch {
+		case strings.HasPrefix(n.Name, "."):
+		case n.Dir && depth < 2:
+			err = m.walk(full, depth+1)
+		case !n.Dir && depth > 0:
+			if _, ok := parseName(n.Name); ok {
+				err = m.move(dir, n.Name)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if depth > 0 {
+		m.removeEmpty(dir)
+	}
+	return nil
+}
+
+// removeEmpty removes a folder if it is empty. Its handle may be kept: then it
+// is in use as a target, and not empty.
+func (m *mover) removeEmpty(dir string) {
+	if names, err := m.root.ReadDir(dir); err == nil && len(names) == 0 {
+		m.root.Remove(dir) // an empty folder left over does no harm
+	}
+}
+
+func (m *mover) move(dir, name string) error {
+	to := m.fn.Dir(blockKey(name))
+	if to == dir {
+		return nil
+	}
+	target, err := m.folders.get(to, true)
+	if err != nil {
+		return err
+	}
+	defer target.release()
+	source := dir + "/" + name
+	if _, err := target.Stat(name); err == nil {
+		// Two files of one block, which no interrupted reshard leaves. Never
+		// replace a good one by a bad one.
+		good, err := m.intact(to + "/" + name)
+		if err != nil {
+			return err
+		}
+		if good {
+			return m.root.Remove(source)
+		}
+	} else if !notExist(err) {
+		return err
+	}
+	if err := m.root.Rename(source, target.FS, name); err != nil {
+		return err
+	}
+	m.moved++
+	if m.progress != nil {
+		m.progress(m.moved)
+	}
+	return nil
+}
+
+// intact reads and hashes the block in a file.
+func (m *mover) intact(name string) (bool, error) {
+	h, _ := parseName(path.Base(name))
+	f, err := m.root.OpenFile(name, os.O_RDONLY, 0)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	size, err := f.Size()
+	if err != nil || size > MaxBlock {
+		return false, err
+	}
+	b := make([]byte, size)
+	if _, err := readFull(f, b, 0); err != nil {
+		return false, err
+	}
+	err = Verify(mh.Multihash(h), b)
+	if errors.Is(err, ErrCorrupt) {
+		return false, nil
+	}
+	return err == nil, err
+}
