@@ -2,6 +2,8 @@ package mount
 
 import (
 	"context"
+	"errors"
+	"io"
 	"math"
 	"syscall"
 
@@ -47,7 +49,7 @@ func (f *fileSystem) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (
 		n, err = f.tree.Read(ctx, tree.Ino(in.NodeId), buf, off)
 		return err
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, f.status(opRead, in.NodeId, err)
 	}
 	return fuse.ReadResultData(buf[:n]), fuse.OK

@@ -47,6 +47,7 @@ var errnos = []struct {
 	{tree.ErrNoCID, syscall.ENODATA},
 	{unixfs.ErrNotDir, syscall.ENOTDIR},
 	{linksys.ErrNotFile, syscall.EISDIR},
+	{syscall.ENOTEMPTY, syscall.ENOTEMPTY}, // which is fs.ErrExist, too
 	{fs.ErrNotExist, syscall.ENOENT},
 	{fs.ErrExist, syscall.EEXIST},
 }

@@ -145,18 +145,19 @@ func (s *Server) Done() <-chan struct{} { return s.done }
 // Wait returns when Done is closed.
 func (s *Server) Wait() { <-s.done }
 
-// Unmount ends the mount and waits for the last request. It does not force:
-// while something is in use the error matches EBUSY and all goes on.
-func (s *Server) Unmount() error {
-	select {
-	case <-s.done:
+// Unmount ends the mount and waits for the last request. While something is in
+// use the error matches EBUSY and all goes on. With lazy the name is taken away
+// at once, what is open stays usable, and Unmount does not wait.
+func (s *Server) Unmount(lazy bool) error {
+	if s.ended() {
 		return nil
-	default:
 	}
-	if err := detach(s.dir, s.direct, false); err != nil {
+	if err := detach(s.dir, s.direct, lazy); err != nil {
 		return fmt.Errorf("mount: unmount %s: %w", s.dir, err)
 	}
-	s.Wait()
+	if !lazy {
+		s.Wait()
+	}
 	return nil
 }
 

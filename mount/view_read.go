@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"github.com/ipfs/go-cid"
 
 	"cafs/linksys"
 	"cafs/mount/tree"
@@ -197,7 +198,11 @@ func (f *fileSystem) listRoots(cancel <-chan struct{}, n *node, in *fuse.ReadIn,
 	if f.view.roots == nil {
 		return nil
 	}
-	roots, err := f.view.roots(call(cancel))
+	var roots []cid.Cid
+	err := interruptible(cancel, in.Pid, func(ctx context.Context) (err error) {
+		roots, err = f.view.roots(ctx)
+		return err
+	})
 	if err != nil {
 		return err
 	}
