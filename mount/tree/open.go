@@ -13,6 +13,7 @@ import (
 
 	"cafs/mount/tree/content"
 	"cafs/mount/tree/index"
+	"cafs/store/disk"
 )
 
 // Blocks is where sealing reads and writes blocks; see package store.
@@ -109,3 +110,6 @@ func (t *Tree) Stats() Stats {
 	t.dirtySet.mu.Unlock()
 	return Stats{Inodes: t.table.count.Load(), Dirty: dirty, Quiet: t.quiet.waiting(), Content: t.content.Stats()}
 }
+
+// Statfs tells the room that is left for the tree.
+func (t *Tree) Statfs() (disk.Usage, error) { return t.content.Usage() }

@@ -51,3 +51,16 @@ func (fs *Files) fits(need int64) bool {
 	left := fs.space.avail.Load() - fs.space.reserve - fs.space.spent.Load() - fs.mem.inUse()
 	return need <= left
 }
+
+// Usage tells the room on the staging volume, for statfs(2): what is held back
+// and what memory still has to write counts as used.
+func (fs *Files) Usage() (disk.Usage, error) {
+	u, err := fs.space.fs.Usage()
+	if err != nil {
+		return u, fmt.Errorf("content: room on disk: %w", err)
+	}
+	taken := fs.space.reserve + fs.mem.inUse()
+	u.Free = max(0, u.Free-taken)
+	u.Avail = max(0, u.Avail-taken)
+	return u, nil
+}
