@@ -90,7 +90,7 @@ func engineOptions(g *guard, s *stall, cacheBytes int64) *pebble.Options {
 		Logger:             g,
 		FormatMajorVersion: engineFormat,
 		Merger:             sumMerger(),
-		CacheSize:          cacheBytes,
+		CacheSize:          cacheBytes + 2*memTable, // the engine takes memtables off it
 		MemTableSize:       memTable,
 		MaxOpenFiles:       256,
 		// The file layer's adapter hands written bytes out by itself.
@@ -112,6 +112,7 @@ func engineOptions(g *guard, s *stall, cacheBytes int64) *pebble.Options {
 	}
 	for i := range o.Levels {
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+		o.Levels[i].IndexBlockSize = 256 << 10 // one level of index block to a table
 	}
 	return o
 }
@@ -153,8 +154,10 @@ func (db *DB) Close() error {
 		return ErrClosed
 	}
 	db.syncer.wait()
-	db.stall.stop()
-	err := db.guard.run(db.p.Close)
+	err := db.guard.run(func() error {
+		db.stall.stop() // looking at the engine waits for the manifest
+		return db.p.Close()
+	})
 	if err != nil {
 		return fmt.Errorf("index: close: %w", err)
 	}

@@ -54,7 +54,7 @@ const (
 
 const (
 	defaultRoomWait = 10 * time.Second
-	roomPoll        = 50 * time.Millisecond
+	roomPolls       = 200 // times it is looked for room while waiting
 )
 
 func newGuard(fs disk.FS, log *slog.Logger, roomWait time.Duration) *guard {
@@ -118,7 +118,7 @@ func (g *guard) do(op, name string, call func() error) (done bool, err error) {
 // partial write at the same offset is harmless.
 func (g *guard) withRoom(err error, call func() error) error {
 	g.log.Warn("index: no room; waiting for some", "for", g.roomWait, "err", err)
-	tick := time.NewTicker(roomPoll)
+	tick := time.NewTicker(max(g.roomWait/roomPolls, time.Millisecond))
 	defer tick.Stop()
 	for end := time.Now().Add(g.roomWait); noRoom(err) && time.Now().Before(end); err = call() {
 		select {
