@@ -113,6 +113,7 @@ func (d *Dir) writeBatch(b *batch, whole bool) error {
 func (d *Dir) writeSmall(e *entry, sync bool) error {
 	if e.written {
 		e.written = false
+		d.room.wrote(e.size, -1)
 		if err := e.temp.remove(); err != nil && !notExist(err) {
 			return d.writeFailed(e, err)
 		}
@@ -129,7 +130,8 @@ func (d *Dir) writeSmall(e *entry, sync bool) error {
 		t.remove() // best effort; swept at the next open
 		return d.writeFailed(e, err)
 	}
-	e.temp, e.written = t, true
+	e.temp = t
+	d.wrote(e)
 	if sync {
 		if err := f.Sync(); err != nil {
 			f.Close()
@@ -139,7 +141,6 @@ func (d *Dir) writeSmall(e *entry, sync bool) error {
 	if err := f.Close(); err != nil {
 		return d.poison(fmt.Errorf("close %s: %w", keyString(e.key), err))
 	}
-	d.stats.written.Add(e.size)
 	return nil
 }
 

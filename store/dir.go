@@ -87,7 +87,7 @@ type Dir struct {
 // it flushes the file system once, since a name seen now may not be durable
 // yet, and removes what interrupted writes left.
 func Open(root disk.FS, opts Options) (*Dir, error) {
-	fn, err := readLayout(root, opts)
+	fn, created, err := readLayout(root, opts)
 	if err != nil {
 		return nil, fmt.Errorf("store: open: %w", err)
 	}
@@ -106,7 +106,7 @@ func Open(root disk.FS, opts Options) (*Dir, error) {
 	d.queue.init(d)
 	d.table.init()
 	d.pages.init(opts.Pages)
-	if err := d.openRoom(ctx, clean); err != nil {
+	if err := d.openRoom(ctx, created, clean); err != nil {
 		stop()
 		d.staging.close()
 		return nil, fmt.Errorf("store: open: %w", err)

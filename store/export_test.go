@@ -1,5 +1,7 @@
 package store
 
+import "github.com/ipfs/go-cid"
+
 // Shrink makes barriers start and puts wait early, so that small tests reach
 // every path of the queue.
 func (d *Dir) Shrink() {
@@ -9,4 +11,19 @@ func (d *Dir) Shrink() {
 		express:  load{count: 8, memory: 1 << 20, files: 4, bytes: 1 << 20},
 		batchMax: 36, wholeFlush: 3, wholeNames: 12,
 	}
+}
+
+// Path is where a block's file is, relative to the store.
+func (d *Dir) Path(c cid.Cid) string {
+	name := blockName(hashKey(c))
+	return d.shard.Dir(blockKey(name)) + "/" + name
+}
+
+// WaitCounted waits for the count that Open begins after an unclean end.
+func (d *Dir) WaitCounted() { d.work.Wait() }
+
+// Group runs sync for all who call it at about the same time.
+func Group(sync func() error) (do func() error) {
+	g := &group{sync: sync}
+	return g.do
 }

@@ -41,34 +41,34 @@ const (
 // flatfs refuses it, as it must: it would not find blocks that have moved.
 const betweenPrefix = "/cafs/reshard/v1 "
 
-// readLayout tells the sharding function of the store in root, and makes the
-// store when opts say so.
-func readLayout(root disk.FS, opts Options) (shard.Func, error) {
+// readLayout tells the sharding function of the store in root, and whether it
+// made the store, when opts say so.
+func readLayout(root disk.FS, opts Options) (fn shard.Func, created bool, err error) {
 	text, err := readSmall(root, shardingName)
 	if notExist(err) {
 		if !opts.CreateIfMissing {
-			return shard.Func{}, fmt.Errorf("no %s file: %w", shardingName, ErrNotStore)
+			return fn, false, fmt.Errorf("no %s file: %w", shardingName, ErrNotStore)
 		}
-		fn := opts.Shard
+		fn = opts.Shard
 		if fn.IsZero() {
 			fn = shard.Default
 		}
-		return fn, createLayout(root, fn)
+		return fn, true, createLayout(root, fn)
 	}
 	if err != nil {
-		return shard.Func{}, err
+		return fn, false, err
 	}
 	if strings.HasPrefix(text, betweenPrefix) {
-		return shard.Func{}, fmt.Errorf("%s: %w", strings.TrimSpace(text), ErrResharding)
+		return fn, false, fmt.Errorf("%s: %w", strings.TrimSpace(text), ErrResharding)
 	}
-	fn, err := shard.Parse(text)
+	fn, err = shard.Parse(text)
 	if err != nil {
-		return shard.Func{}, fmt.Errorf("%w: %w", ErrLayout, err)
+		return fn, false, fmt.Errorf("%w: %w", ErrLayout, err)
 	}
 	if !opts.Shard.IsZero() && opts.Shard != fn {
-		return shard.Func{}, fmt.Errorf("%w: store has %s, asked for %s", ErrLayout, fn, opts.Shard)
+		return fn, false, fmt.Errorf("%w: store has %s, asked for %s", ErrLayout, fn, opts.Shard)
 	}
-	return fn, nil
+	return fn, false, nil
 }
 
 // createLayout makes an empty store. SHARDING comes last, whole and durable:

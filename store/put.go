@@ -85,6 +85,7 @@ func (d *Dir) add(ctx context.Context, key, name string, block []byte) error {
 		return err
 	}
 	if err := d.queue.admit(ctx, e); err != nil {
+		d.room.wrote(e.size, 1)
 		d.room.giveBack(e.size)
 		return err
 	}
@@ -98,6 +99,8 @@ func (d *Dir) add(ctx context.Context, key, name string, block []byte) error {
 	if e.written {
 		e.drop()
 		e.temp.remove() // best effort; swept at the next open
+	} else {
+		d.room.wrote(e.size, 1)
 	}
 	d.room.giveBack(e.size)
 	d.queue.release(e)
@@ -119,10 +122,17 @@ func (d *Dir) hold(e *entry, block []byte) error {
 		t.remove() // best effort; swept at the next open
 		return d.writeFailed(e, err)
 	}
-	e.temp, e.file, e.written = t, f, true
-	d.stats.written.Add(e.size)
+	e.temp, e.file = t, f
+	d.wrote(e)
 	f.WriteOut(0, e.size) // a hint; the flush reports what fails
 	return nil
+}
+
+// wrote notes that the entry's bytes are in its temporary file.
+func (d *Dir) wrote(e *entry) {
+	e.written = true
+	d.room.wrote(e.size, 1)
+	d.stats.written.Add(e.size)
 }
 
 // createLarge opens a temporary file for block, around the page cache where

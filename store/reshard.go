@@ -10,8 +10,6 @@ import (
 
 	"cafs/shard"
 	"cafs/store/disk"
-
-	mh "github.com/multiformats/go-multihash"
 )
 
 // Reshard changes the sharding function of the store in root to fn, in place.
@@ -58,9 +56,13 @@ func reshard(ctx context.Context, root disk.FS, fn shard.Func, progress func(mov
 	if err := m.walk(".", 0); err != nil {
 		return err
 	}
-	// The names in their new folders, before the text that sends readers there.
+	// The names in their new folders, before the old folders go and before the
+	// text that sends readers to the new ones.
 	if err := root.SyncFS(); err != nil {
 		return err
+	}
+	for _, dir := range m.seen {
+		m.removeEmpty(dir)
 	}
 	return writeLayout(root, fn)
 }
@@ -71,43 +73,64 @@ type mover struct {
 	root     disk.FS
 	fn       shard.Func
 	folders  folders
+	seen     []string // folders that were walked
 	moved    int64
 	progress func(int64)
 }
 
 // walk moves what is in the folder at dir and below, at most two levels deep.
-// A folder that gets empty by it is removed.
 func (m *mover) walk(dir string, depth int) error {
 	names, err := m.root.ReadDir(dir)
 	if err != nil {
 		return err
 	}
+	var blocks []string
 	for _, n := range names {
-		if err := m.ctx.Err(); err != nil {
-			return err
-		}
-		full := path.Join(dir, n.Name)
 		switch {
 		case strings.HasPrefix(n.Name, "."):
 		case n.Dir && depth < 2:
-			err = m.walk(full, depth+1)
-		case !n.Dir && depth > 0:
-			if _, ok := parseName(n.Name); ok {
-				err = m.move(dir, n.Name)
+			if err := m.walk(path.Join(dir, n.Name), depth+1); err != nil {
+				return err
 			}
-		}
-		if err != nil {
-			return err
+		case !n.Dir && depth > 0 && strings.HasSuffix(n.Name, suffix):
+			// Also what is not named by a multihash, as in stores of old Kubo
+			// versions: flatfs looks for it by the same function.
+			if m.fn.Dir(blockKey(n.Name)) != dir {
+				blocks = append(blocks, n.Name)
+			}
 		}
 	}
 	if depth > 0 {
-		m.removeEmpty(dir)
+		m.seen = append(m.seen, dir) // below before above
+	}
+	return m.moveAll(dir, blocks)
+}
+
+// moveAll first makes the folders it moves to, durably: a crash that lost one
+// would lose the blocks that were moved into it.
+func (m *mover) moveAll(dir string, blocks []string) error {
+	for _, name := range blocks {
+		to, err := m.folders.get(m.fn.Dir(blockKey(name)), true)
+		if err != nil {
+			return err
+		}
+		to.release()
+	}
+	if err := m.folders.syncParents(); err != nil {
+		return err
+	}
+	for _, name := range blocks {
+		if err := m.ctx.Err(); err != nil {
+			return err
+		}
+		if err := m.move(dir, name); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// removeEmpty removes a folder if it is empty. Its handle may be kept: then it
-// is in use as a target, and not empty.
+// removeEmpty removes a folder if it is empty.
 func (m *mover) removeEmpty(dir string) {
 	if names, err := m.root.ReadDir(dir); err == nil && len(names) == 0 {
 		m.root.Remove(dir) // an empty folder left over does no harm
@@ -116,9 +139,6 @@ func (m *mover) removeEmpty(dir string) {
 
 func (m *mover) move(dir, name string) error {
 	to := m.fn.Dir(blockKey(name))
-	if to == dir {
-		return nil
-	}
 	target, err := m.folders.get(to, true)
 	if err != nil {
 		return err
@@ -150,7 +170,10 @@ func (m *mover) move(dir, name string) error {
 
 // intact reads and hashes the block in a file.
 func (m *mover) intact(name string) (bool, error) {
-	h, _ := parseName(path.Base(name))
+	h, ok := parseName(path.Base(name))
+	if !ok {
+		return false, fmt.Errorf("%s is there twice and its name does not tell which is right", name)
+	}
 	f, err := m.root.OpenFile(name, os.O_RDONLY, 0)
 	if err != nil {
 		return false, err
@@ -164,7 +187,7 @@ func (m *mover) intact(name string) (bool, error) {
 	if _, err := readFull(f, b, 0); err != nil {
 		return false, err
 	}
-	err = Verify(mh.Multihash(h), b)
+	err = Verify(h, b)
 	if errors.Is(err, ErrCorrupt) {
 		return false, nil
 	}

@@ -31,15 +31,16 @@ type room struct {
 	spareInodes  int64
 	countsInodes bool
 
-	mu     sync.Mutex
-	bytes  int64 // of blocks; a lower bound until known
-	known  bool
-	credit struct{ bytes, inodes int64 } // may be put before asking again
+	mu        sync.Mutex
+	bytes     int64 // of blocks; a lower bound until known
+	known     bool
+	unwritten load                          // taken, but not in a file yet
+	credit    struct{ bytes, inodes int64 } // may be put before asking again
 }
 
 // openRoom learns how large the store is: from the file that the last clean
 // close wrote, or by counting in the background.
-func (d *Dir) openRoom(ctx context.Context, clean bool) error {
+func (d *Dir) openRoom(ctx context.Context, created, clean bool) error {
 	u, err := d.root.Usage()
 	if err != nil {
 		return err
@@ -49,7 +50,9 @@ func (d *Dir) openRoom(ctx context.Context, clean bool) error {
 	r.spareBytes = orDefault(d.opts.ReserveBytes, reserveBytes, u.Total/reserveShare)
 	r.spareInodes = orDefault(d.opts.ReserveInodes, reserveInodes, u.Files/reserveShare)
 	r.countsInodes = u.Files > 0
-	if clean {
+	if created {
+		r.known = true
+	} else if clean {
 		r.bytes, r.known = readUsage(d.root)
 	}
 	// From here on the file would be stale; flatfs counts anew without it.
@@ -92,21 +95,22 @@ func (r *room) take(size int64) error {
 	r.credit.bytes -= need
 	r.credit.inodes--
 	r.bytes += size
+	r.unwritten.bytes += need
+	r.unwritten.count++
 	return nil
 }
 
-// ask looks at the file system and lends a part of what is free. Blocks that
-// wait in memory are not in its figures yet, so only an eighth is lent at once
-// and nothing of the reserve. It requires mu.
+// ask looks at the file system and lends a part of what is free there beyond
+// the reserve and what is taken but not written yet. It requires mu.
 func (r *room) ask(need int64) error {
 	u, err := r.fs.Usage()
 	if err != nil {
 		return err
 	}
-	bytes := u.Avail - r.spareBytes
+	bytes := u.Avail - r.spareBytes - r.unwritten.bytes
 	inodes := int64(askEveryInodes)
 	if r.countsInodes {
-		inodes = u.FilesFree - r.spareInodes
+		inodes = u.FilesFree - r.spareInodes - r.unwritten.count
 	}
 	if bytes < need {
 		return fmt.Errorf("%d bytes free on the file system, %d reserved: %w", u.Avail, r.spareBytes, ErrFull)
@@ -119,7 +123,16 @@ func (r *room) ask(need int64) error {
 	return nil
 }
 
-// giveBack undoes take, or notes that a block was deleted.
+// wrote notes that a block is in a file; with sign -1, that it is not any more.
+func (r *room) wrote(size, sign int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unwritten.bytes -= sign * (size + inodeBytes)
+	r.unwritten.count -= sign
+}
+
+// giveBack notes that a block was deleted, or that one which was written is
+// not wanted.
 func (r *room) giveBack(size int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
