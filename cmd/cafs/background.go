@@ -41,7 +41,15 @@ func launch(ctx context.Context, o mountOptions) (*mounted, error) {
 		return nil, fmt.Errorf("background: %w", err)
 	}
 	defer r.Close()
+	// Absolute paths, since the daemon must not keep our directory busy.
+	if o.dir, err = filepath.Abs(o.dir); err == nil {
+		o.repo, err = filepath.Abs(o.repo)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("background: %w", err)
+	}
 	cmd := exec.Command(self, o.args()...)
+	cmd.Dir = "/"
 	cmd.Stderr = os.Stderr // until it is ready
 	cmd.ExtraFiles = []*os.File{w}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -130,13 +130,19 @@ func (f *failure) json() []byte {
 	return b
 }
 
-// plain is an error's text without the names of our packages, which say nothing
-// to users.
+// plain is an error's text for users: without the names of our packages, and
+// without parts that only name again the long thing, a CID, that an earlier part
+// ended with.
 func plain(err error) string {
 	lines := strings.Split(err.Error(), "\n") // of errors.Join
 	for i, s := range lines {
-		parts := strings.Split(s, ": ")
-		lines[i] = strings.Join(slices.DeleteFunc(parts, func(p string) bool { return packages[p] }), ": ")
+		seen := map[string]bool{}
+		lines[i] = strings.Join(slices.DeleteFunc(strings.Split(s, ": "), func(p string) bool {
+			last := p[strings.LastIndexByte(p, ' ')+1:]
+			again := len(last) > 40 && seen[last]
+			seen[last] = true
+			return packages[p] || again
+		}), ": ")
 	}
 	return strings.Join(lines, "; ")
 }

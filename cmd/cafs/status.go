@@ -132,10 +132,13 @@ func runStatus(ctx context.Context, repository string, asJSON bool) error {
 // printIdle describes a repository that is not mounted.
 func printIdle(w io.Writer, s api.Status) error {
 	state := "not mounted"
-	if h, held, err := repo.LockedBy(s.Repo); err != nil {
+	switch h, held, err := repo.LockedBy(s.Repo); {
+	case err != nil:
 		return err
-	} else if held {
+	case held:
 		state = (&repo.LockedError{Path: s.Repo, Holder: h}).Error()
+	case h.PID != 0:
+		state = fmt.Sprintf("not mounted; pid %d (%s) ended without closing it, the next mount recovers", h.PID, h.Command)
 	}
 	fmt.Fprintf(w, "%s\nrepository  %s\nprofile     %s\n", escape(state), escape(s.Repo), s.Profile)
 	return nil

@@ -51,7 +51,7 @@ func umountCommand() *cli.Command {
 func runUmount(ctx context.Context, o umountOptions) error {
 	path, _, err := daemon.ResolveMountpoint(o.dir)
 	if err != nil {
-		return err
+		return fmt.Errorf("umount %w", err)
 	}
 	all, err := daemon.Mounts()
 	if err != nil {

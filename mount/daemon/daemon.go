@@ -20,7 +20,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -82,7 +81,8 @@ type daemon struct {
 	api    api.Server
 	live   atomic.Pointer[mount.Server] // server, for callbacks that may come before it is set
 
-	stopping sync.Mutex // one attempt to unmount at a time
+	stopping sync.Mutex    // one attempt to unmount at a time
+	forced   chan struct{} // closed to end although the connection has not
 }
 
 // Run mounts and serves until the mount ends; its error is what kept the mount
@@ -94,7 +94,7 @@ func Run(ctx context.Context, o Options) error {
 	defer signal.Stop(signals)
 	signal.Ignore(unix.SIGPIPE) // a log that nobody reads any more is no reason to end
 
-	d := &daemon{opts: o, log: o.Logger}
+	d := &daemon{opts: o, log: o.Logger, forced: make(chan struct{})}
 	if err := d.start(ctx); err != nil {
 		return err
 	}
@@ -194,6 +194,8 @@ func (d *daemon) serve(signals <-chan os.Signal) {
 		select {
 		case <-d.server.Done():
 			return
+		case <-d.forced:
+			return
 		case <-failed:
 			d.log.Error("the repository can only be read until the next mount", "err", d.repo.DB.Err())
 			failed = nil
@@ -203,11 +205,12 @@ func (d *daemon) serve(signals <-chan os.Signal) {
 			force := insist || sig != unix.SIGINT
 			insist = true
 			go func() {
-				if err := d.stop(force); err != nil {
+				switch err := d.stop(force); {
+				case err == nil:
+				case d.opts.Busy != nil:
+					d.opts.Busy(err)
+				default:
 					d.log.Warn("not unmounted", "signal", sig.String(), "err", err)
-					if d.opts.Busy != nil {
-						d.opts.Busy(err)
-					}
 				}
 			}()
 		}
@@ -218,11 +221,11 @@ func (d *daemon) serve(signals <-chan os.Signal) {
 var ErrLosses = errors.New("the last changes may be lost")
 
 // abortWait is how long an aborted connection may take to end.
-const abortWait = 5 * time.Second
+const abortWait = 2 * time.Second
 
-// stop unmounts. With force it does so although the mount is in use: the name
-// goes away, what was acknowledged is made durable, and then the connection is
-// cut, so that what is still open fails. Errors: a [*BusyError].
+// stop unmounts. With force it does so although the mount is in use: what was
+// acknowledged is made durable, the connection is cut, so that what is still
+// open fails, and the name goes away. Errors: a [*BusyError].
 func (d *daemon) stop(force bool) error {
 	d.stopping.Lock()
 	defer d.stopping.Unlock()
@@ -240,30 +243,33 @@ func (d *daemon) stop(force bool) error {
 		return busy
 	}
 	d.log.Warn("unmounting although in use", "err", busy)
-	if err := d.server.Unmount(true); err != nil {
-		return err
-	}
 	if err := d.tree.Sync(context.Background()); err != nil {
 		d.log.Error("sync before the end", "err", err)
 	}
-	return d.abort(at)
+	d.abort(at)
+	return nil
 }
 
-// abort cuts the connection of a mount that was detached.
-func (d *daemon) abort(at MountInfo) error {
-	_, minor, _ := strings.Cut(at.Dev, ":")
-	if _, err := strconv.Atoi(minor); err != nil {
-		return fmt.Errorf("daemon: abort: device %q is none", at.Dev)
+// abort cuts the connection and takes the name away. Each way of cutting it
+// needs something that may be missing: MNT_FORCE the rights of root, the control
+// file a mounted fusectl. Without either the end of this process does it: the
+// tree is closed by then, and requests that still come are answered with errors.
+func (d *daemon) abort(at MountInfo) {
+	_ = unix.Unmount(at.Dir, unix.MNT_FORCE|unix.UMOUNT_NOFOLLOW) // aborts, then finds it busy
+	if _, minor, ok := strings.Cut(at.Dev, ":"); ok {
+		_ = os.WriteFile(filepath.Join("/sys/fs/fuse/connections", minor, "abort"), []byte("1"), 0)
 	}
-	ctl := filepath.Join("/sys/fs/fuse/connections", minor, "abort")
-	if err := os.WriteFile(ctl, []byte("1"), 0); err != nil {
-		return fmt.Errorf("daemon: the mount is detached and ends when the last file is closed: %w", err)
+	if all, err := Mounts(); err == nil {
+		if now, ok := MountAt(all, at.Dir); ok && now.ID == at.ID {
+			if err := Unmount(at.Dir, true); err != nil {
+				d.log.Warn("detach", "err", err)
+			}
+		}
 	}
 	select {
 	case <-d.server.Done():
-		return nil
 	case <-time.After(abortWait):
-		return fmt.Errorf("daemon: the connection was aborted and has not ended")
+		close(d.forced)
 	}
 }
 

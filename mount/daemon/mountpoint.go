@@ -37,7 +37,7 @@ type Mountpoint struct {
 func CheckMountpoint(dir, repository string) (*Mountpoint, error) {
 	path, missing, err := ResolveMountpoint(dir)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("daemon: %w at %w", ErrMountpoint, err)
 	}
 	if err := repo.CheckNesting(repository, path); err != nil {
 		return nil, err
@@ -68,20 +68,21 @@ func CheckMountpoint(dir, repository string) (*Mountpoint, error) {
 }
 
 // ResolveMountpoint is filepath.EvalSymlinks for a folder that may be missing,
-// or the mount of a dead daemon, on which every system call fails.
+// or the mount of a dead daemon, on which every system call fails. Errors:
+// fs.ErrNotExist when its parent is missing, ENOTDIR.
 func ResolveMountpoint(dir string) (path string, missing bool, err error) {
 	path, err = filepath.Abs(dir)
 	if err != nil {
-		return "", false, fmt.Errorf("daemon: %w: %w", ErrMountpoint, err)
+		return "", false, fmt.Errorf("%s: %w", dir, err)
 	}
 	for range 40 { // as many symlinks as the kernel follows
 		if path != "/" {
 			parent, err := filepath.EvalSymlinks(filepath.Dir(path))
 			if errors.Is(err, os.ErrNotExist) {
-				err = fmt.Errorf("daemon: %w at %s: its parent folder %s is missing", ErrMountpoint, path, filepath.Dir(path))
+				err = fmt.Errorf("%s: its parent folder %s is missing: %w", path, filepath.Dir(path), os.ErrNotExist)
 				return "", false, repo.Hint(err, "make it with 'mkdir -p %s'", filepath.Dir(path))
 			} else if err != nil {
-				return "", false, fmt.Errorf("daemon: %w at %s: %w", ErrMountpoint, path, err)
+				return "", false, fmt.Errorf("%s: %w", path, err)
 			}
 			path = filepath.Join(parent, filepath.Base(path))
 		}
@@ -89,21 +90,19 @@ func ResolveMountpoint(dir string) (path string, missing bool, err error) {
 		switch {
 		case errors.Is(err, os.ErrNotExist):
 			return path, true, nil
-		case err != nil || info.IsDir():
+		case err != nil || info.Mode()&os.ModeSymlink == 0:
 			return path, false, nil // an error shows again where it can be explained
-		case info.Mode()&os.ModeSymlink == 0:
-			return "", false, fmt.Errorf("daemon: %w at %s: it is not a folder", ErrMountpoint, path)
 		}
 		target, err := os.Readlink(path)
 		if err != nil {
-			return "", false, fmt.Errorf("daemon: %w at %s: %w", ErrMountpoint, path, err)
+			return "", false, fmt.Errorf("%s: %w", path, err)
 		}
 		if !filepath.IsAbs(target) {
 			target = filepath.Join(filepath.Dir(path), target)
 		}
 		path = target
 	}
-	return "", false, fmt.Errorf("daemon: %w at %s: %w", ErrMountpoint, dir, unix.ELOOP)
+	return "", false, fmt.Errorf("%s: %w", dir, unix.ELOOP)
 }
 
 // probeTime is how long a mount may take to answer before it counts as stuck.
@@ -136,6 +135,8 @@ func checkEmpty(path string) error {
 	defer d.Close()
 	switch names, err := d.Readdirnames(1); {
 	case err == io.EOF:
+	case errors.Is(err, unix.ENOTDIR):
+		return fmt.Errorf("daemon: %w at %s: it is not a folder", ErrMountpoint, path)
 	case err != nil:
 		return fmt.Errorf("daemon: %w at %s: %w", ErrMountpoint, path, err)
 	default:
