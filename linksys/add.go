@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"sync/atomic"
 
@@ -31,6 +32,9 @@ type AddOptions struct {
 	NoSync bool
 	// Progress hears of bytes read, from several goroutines; may be nil.
 	Progress func(n int64)
+	// Enter is asked before a directory of a tree is read, by its path below the
+	// tree; an error ends the import. May be nil.
+	Enter func(path string, dir *os.File) error
 	// Skipped hears of what is no file, directory or symbolic link (and is left
 	// out), by its path below the tree; may be nil.
 	Skipped func(path string)

@@ -125,8 +125,15 @@ func (t *treeAdd) entry(d *openDir, e fs.DirEntry) error {
 		if err != nil {
 			return t.failed(d, name, err)
 		}
+		sub := &openDir{parent: d, name: name, f: os.NewFile(uintptr(fd), name), pending: 1}
+		if t.im.o.Enter != nil {
+			if err := t.im.o.Enter(d.path(name), sub.f); err != nil {
+				sub.f.Close()
+				return err
+			}
+		}
 		d.add(1)
-		return t.list(&openDir{parent: d, name: name, f: os.NewFile(uintptr(fd), name), pending: 1})
+		return t.list(sub)
 	case fs.ModeSymlink:
 		return t.symlink(d, name)
 	}

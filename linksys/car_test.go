@@ -361,3 +361,34 @@ func FuzzImport(f *testing.F) {
 		}
 	})
 }
+
+// TestExportBounded: bombs cost what their blocks do, a deep chain is no problem,
+// and one that is too deep for a selector is an error instead of a CAR with
+// something missing.
+func TestExportBounded(t *testing.T) {
+	s := newStore()
+	c, size := s.put(t, cid.Raw, []byte("z")), uint64(1)
+	for range 62 {
+		c, size = s.put(t, cid.DagProtobuf, fileNode([]cid.Cid{c, c}, []uint64{size, size}, nil, 2*size)), 2*size
+	}
+	sys := newSystem(t, s, linksys.Options{})
+	for _, o := range []linksys.ExportOptions{
+		{}, {Version: 2}, {Scope: linksys.ScopeEntity},
+		{Scope: linksys.ScopeEntity, Bytes: &linksys.ByteRange{From: 12345, To: -1}},
+	} {
+		if _, blocks, _ := readCar(t, exportBytes(t, sys, c, o)); len(blocks) != 63 {
+			t.Errorf("%+v: %d blocks", o, len(blocks))
+		}
+	}
+	for range 5000 {
+		c = s.put(t, cid.DagProtobuf, shardNode([]byte{8, 1}, c, "d"))
+	}
+	if stats, err := sys.Export(t.Context(), io.Discard, c, linksys.ExportOptions{}); err != nil || stats.Blocks != 5063 {
+		t.Errorf("chain: %+v, %v", stats, err)
+	}
+	_, err := sys.Export(t.Context(), io.Discard, c, linksys.ExportOptions{Selector: `{"R":{"l":{"none":{}},":>":{"a":{">":{"@":{}}}}}}`})
+	wantErr(t, "chain by selector", err, linksys.ErrBudget)
+	if err := sys.Complete(t.Context(), c); err != nil {
+		t.Errorf("chain: %v", err)
+	}
+}

@@ -9,12 +9,10 @@ import (
 	"io"
 
 	"github.com/ipfs/go-cid"
-	unixfsnode "github.com/ipfs/go-unixfsnode"
 	car "github.com/ipld/go-car/v2"
 	"github.com/ipld/go-car/v2/index"
 	carstorage "github.com/ipld/go-car/v2/storage"
 	"github.com/ipld/go-ipld-prime/datamodel"
-	"github.com/ipld/go-ipld-prime/linking"
 	"github.com/ipld/go-ipld-prime/traversal"
 	"github.com/ipld/go-ipld-prime/traversal/selector"
 	selectorparse "github.com/ipld/go-ipld-prime/traversal/selector/parse"
@@ -78,7 +76,7 @@ type export struct {
 	root cid.Cid
 	o    ExportOptions
 	sel  selector.Selector
-	all  bool // the selector needs each block once only
+	all  bool // sel leads to a block below which everything is wanted
 
 	out   *bufio.Writer
 	index []index.Record // version 2 only
@@ -100,13 +98,10 @@ func (e *export) compile() (err error) {
 		return err
 	}
 	target := specs.Matcher()
-	switch e.o.Scope {
-	case ScopeAll:
-		target = unixfsnode.ExploreAllRecursivelySelector
-		e.all = true
-	case ScopeEntity:
+	if e.o.Scope == ScopeEntity {
 		target = specs.ExploreInterpretAs("unixfs", specs.Matcher())
 	}
+	e.all = e.o.Scope == ScopeAll
 	e.sel, err = pathSelector(splitPath(e.o.Path), target)
 	return err
 }
@@ -208,56 +203,42 @@ func (e *export) section(c cid.Cid, block []byte, start int64) error {
 	return nil
 }
 
-// walk calls note for each block once. With sized, raw blocks are not read when
-// the traversal goes through everything, and only their lengths are told.
+// walk calls note for each block once. With sized, raw blocks are not read where
+// that can be helped, and only their lengths are told.
 func (e *export) walk(note func(cid.Cid, []byte) error, sized func(cid.Cid, int64)) error {
 	var seen cidSet
-	w := &walk{s: e.s, ctx: e.ctx}
+	w := &walk{s: e.s, ctx: e.ctx, pre: newPreloader(e.s, nil)}
 	w.note = func(c cid.Cid, block []byte) error {
-		if _, inline, _ := inline(c); inline || !seen.add(c) {
+		if !seen.add(c) || isIdentity(c) {
 			return nil
 		}
 		return note(c, block)
 	}
-	if e.all {
-		w.skip = func(_ linking.LinkContext, c cid.Cid) bool {
-			if seen.has(c) {
-				return true
-			}
-			if sized == nil || c.Prefix().Codec != cid.Raw {
-				return false
-			}
-			n, err := e.s.size(e.ctx, c)
-			if err != nil {
-				w.fail(err)
-				return true
-			}
-			if _, inline, _ := inline(c); !inline && seen.add(c) {
-				sized(c, n)
-			}
-			return true
-		}
+	if !e.all {
+		return w.run(e.root, e.sel, func(_ traversal.Progress, n datamodel.Node) error { return e.consume(n) })
 	}
-	if sized == nil {
-		w.pre = newPreloader(e.s, func(c cid.Cid) bool { return e.all && seen.has(c) })
-	}
-	return w.run(e.root, e.sel, func(_ traversal.Progress, n datamodel.Node) error {
-		return e.consume(n)
+	var below []cid.Cid
+	err := w.run(e.root, e.sel, func(p traversal.Progress, n datamodel.Node) error {
+		links, err := linksOf(n)
+		below = append(below, links...)
+		return err
 	})
+	if err != nil {
+		return err
+	}
+	d := &descent{s: e.s, seen: &seen, note: w.note, sized: sized}
+	return d.run(e.ctx, below)
 }
 
 // consume visits all blocks of a matched entity.
 func (e *export) consume(n datamodel.Node) error {
 	switch n := n.(type) {
 	case *fileNode:
-		r := n.f.Reader(e.ctx)
 		from, to := int64(0), n.f.Size()
 		if e.o.Bytes != nil {
 			from, to = bounds(e.o.Bytes.From, e.o.Bytes.To, n.f.Size())
 		}
-		r.off = from
-		_, err := r.WriteRange(io.Discard, to-from)
-		return err
+		return n.f.visit(e.ctx, from, to)
 	case *dirNode:
 		for _, err := range n.s.list(n.ctx, n.it, n.load) {
 			if err != nil {

@@ -15,8 +15,6 @@ import (
 	blocks "github.com/ipfs/go-block-format"
 	"github.com/ipfs/go-cid"
 	car "github.com/ipld/go-car/v2"
-	"github.com/ipld/go-ipld-prime/linking"
-	"github.com/ipld/go-ipld-prime/traversal"
 	"golang.org/x/sync/errgroup"
 
 	"cafs/linksys/unixfs"
@@ -228,46 +226,14 @@ func (c *completeness) run() error {
 
 // links returns what a block links to, or checks that one without links is there.
 func (c *completeness) links(k cid.Cid) ([]cid.Cid, error) {
-	codec := k.Prefix().Codec
-	if codec == cid.Raw || !Supported(codec) {
+	if !mayLink(k) {
 		return nil, c.s.present(c.ctx, k)
 	}
-	if codec == cid.DagProtobuf {
-		block, err := c.s.get(c.ctx, k)
-		if err != nil {
-			return nil, err
-		}
-		if n, err := unixfs.DecodeNode(k, block); err == nil {
-			links := make([]cid.Cid, len(n.Links))
-			for i, l := range n.Links {
-				links[i] = l.Cid
-			}
-			return links, nil
-		}
-	}
-	ls := c.s.LinkSystem()
-	lc := linking.LinkContext{Ctx: c.ctx}
-	proto, err := chooser(link(k), lc)
+	block, err := c.s.get(c.ctx, k)
 	if err != nil {
 		return nil, err
 	}
-	n, err := ls.Load(lc, link(k), proto)
-	if err != nil {
-		return nil, err
-	}
-	found, err := traversal.SelectLinks(n)
-	if err != nil {
-		return nil, err
-	}
-	var links []cid.Cid
-	for _, l := range found {
-		k, err := linkCid(l)
-		if err != nil {
-			return nil, err
-		}
-		links = append(links, k)
-	}
-	return links, nil
+	return c.s.links(c.ctx, k, block)
 }
 
 // present checks that a block is there, without reading it where the store can.

@@ -124,6 +124,22 @@ func (s *System) get(ctx context.Context, c cid.Cid) ([]byte, error) {
 	return data, nil
 }
 
+// block is get through the cache. What is not there goes in only when it is
+// raw: decoding anything else is the caller's business.
+func (s *System) block(ctx context.Context, c cid.Cid) ([]byte, error) {
+	if c.Defined() && c.Prefix().Codec == cid.Raw {
+		it, err := s.cache.get(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		return it.block, nil
+	}
+	if it := s.cache.peek(c); it != nil {
+		return it.block, nil
+	}
+	return s.get(ctx, c)
+}
+
 // size returns the length of a block without reading it where the store can.
 func (s *System) size(ctx context.Context, c cid.Cid) (int64, error) {
 	if data, ok, err := inline(c); ok {
@@ -139,6 +155,8 @@ func (s *System) size(ctx context.Context, c cid.Cid) (int64, error) {
 	}
 	return n, nil
 }
+
+func isIdentity(c cid.Cid) bool { return c.Prefix().MhType == mh.IDENTITY }
 
 // inline returns the bytes an identity CID carries; ok is false for all others.
 func inline(c cid.Cid) (data []byte, ok bool, err error) {
@@ -187,7 +205,7 @@ func (s *System) LinkSystem() linking.LinkSystem {
 		if err != nil {
 			return nil, err
 		}
-		data, err := s.get(contextOf(lc), c)
+		data, err := s.block(contextOf(lc), c)
 		if err != nil {
 			return nil, err
 		}

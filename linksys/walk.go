@@ -23,9 +23,9 @@ import (
 const (
 	maxWalkNodes = int64(1) << 40
 	maxWalkLinks = int64(1) << 36
-	// maxWalkPath bounds the segments of a path, three for each dag-pb link:
-	// the traversal recurses, and a goroutine's stack has an end.
-	maxWalkPath = 12 << 10
+	// maxWalkPath bounds the segments of a path, three for each dag-pb link: the
+	// traversal recurses, and copies the path at each step.
+	maxWalkPath = 3 << 10
 	// maxKept bounds the nodes, and the leaves, that a view given to a traversal
 	// made elsewhere keeps, in bytes.
 	maxKept = 4 << 20
