@@ -209,12 +209,14 @@ func (d *Dir) forget(b *batch) {
 }
 
 // group lets concurrent callers share one run of sync: whoever comes while it
-// runs waits for the next one, which begins after they came.
+// runs waits for the next one, which begins after they came. A failure is for
+// ever: the kernel reports lost bytes once, and whose they were is not known.
 type group struct {
 	sync func() error
 
 	mu        sync.Mutex
 	cur, next *groupRun
+	failed    error
 }
 
 type groupRun struct {
@@ -241,9 +243,12 @@ func (g *group) do() error {
 
 func (g *group) run(r *groupRun) {
 	for r != nil {
-		r.err = g.sync()
+		if r.err = g.failed; r.err == nil {
+			r.err = g.sync()
+		}
 		close(r.done)
 		g.mu.Lock()
+		g.failed = r.err
 		r, g.cur, g.next = g.next, g.next, nil
 		g.mu.Unlock()
 	}

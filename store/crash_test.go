@@ -22,7 +22,7 @@ import (
 
 var (
 	seedFlag = flag.Uint64("seed", 0, "seed of random tests; 0 takes the clock")
-	runsFlag = flag.Int("runs", 60, "number of random runs")
+	runsFlag = flag.Int("runs", 25, "number of random runs")
 )
 
 // seed prints where the random choices of a test come from.
@@ -47,9 +47,25 @@ type workload struct {
 
 var workSizes = []int{0, 1, 100, 5000, 20 << 10, 64 << 10, 100 << 10, 256 << 10}
 
+const workBlocks = 300
+
+type testBlock struct {
+	c cid.Cid
+	b []byte
+}
+
+var blockTable = sync.OnceValue(func() (table []testBlock) {
+	table = make([]testBlock, workBlocks)
+	for i := range table {
+		table[i].c, table[i].b = storetest.Block(uint64(i), workSizes[i%len(workSizes)])
+	}
+	return table
+})
+
 // workBlock is a block out of a few hundred, so that many puts repeat one.
 func workBlock(i uint64) (cid.Cid, []byte) {
-	return storetest.Block(i, workSizes[i%uint64(len(workSizes))])
+	w := &blockTable()[i]
+	return w.c, w.b
 }
 
 func (w *workload) acked() []cid.Cid {
@@ -88,7 +104,7 @@ func (w *workload) one(rng *rand.Rand, ops int) error {
 			safe = since[len(since)/2:]
 			err = w.d.Flush(ctx, safe)
 		default:
-			c, b := workBlock(rng.Uint64N(300))
+			c, b := workBlock(rng.Uint64N(workBlocks))
 			if err = w.d.Put(ctx, c, b); err == nil {
 				since = append(since, c)
 				var got []byte
@@ -237,8 +253,8 @@ func TestFailedCalls(t *testing.T) {
 			if failedCall(t, s, n, cause, kinds) {
 				break
 			}
-			if n > 100 {
-				step = 7
+			if n > 60 {
+				step = 1 + n/8
 			}
 		}
 	}
@@ -284,14 +300,16 @@ func failedCall(t *testing.T, s uint64, n int64, cause error, kinds []disk.OpKin
 	} else if runErr != nil {
 		t.Fatal(runErr)
 	}
+	defer func() {
+		if t.Failed() {
+			t.Logf("call %d, a failed %v: %v", n, kind.Load(), cause)
+		}
+	}()
 	must := w.acked()
 	closeErr := d.Close()
 	if hit.Load() == 0 && closeErr != nil {
 		t.Fatal(closeErr)
 	}
 	survived(t, mem.Crash(int64(n), float64(n%3)/2), must)
-	if t.Failed() {
-		t.Fatalf("call %d of %v: %v", n, kind.Load(), cause)
-	}
 	return hit.Load() == 0
 }
