@@ -7,7 +7,9 @@ import (
 	"io"
 	"math"
 	"strconv"
+	"syscall"
 	"testing"
+	"time"
 
 	"cafs/linksys/unixfs"
 
@@ -19,6 +21,21 @@ import (
 	"github.com/ipfs/go-cid"
 	format "github.com/ipfs/go-ipld-format"
 )
+
+// cpu adds the processor time per operation to a bench's results: on a shared
+// machine it is the steadier figure.
+func cpu(b *testing.B) {
+	used := func() time.Duration {
+		var u syscall.Rusage
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+			b.Fatal(err)
+		}
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	start := used()
+	b.ReportAllocs()
+	b.Cleanup(func() { b.ReportMetric(float64(used()-start)/float64(b.N), "cpu-ns/op") })
+}
 
 // trusting is a store for benches: it believes CIDs.
 type trusting map[cid.Cid][]byte
@@ -38,7 +55,7 @@ func (s trusting) load(_ context.Context, c cid.Cid) ([]byte, error) {
 func BenchmarkSparse8EiB(b *testing.B) {
 	for _, size := range []uint64{1 << 62, math.MaxInt64} {
 		b.Run(strconv.FormatUint(size, 10), func(b *testing.B) {
-			b.ReportAllocs()
+			cpu(b)
 			for b.Loop() {
 				if _, err := unixfs.V1_2025.EditFile(b.Context(), nil, cid.Undef, size, nil, discard); err != nil {
 					b.Fatal(err)
@@ -72,7 +89,7 @@ func BenchmarkEditFile1MLeaves(b *testing.B) {
 	}
 	for _, k := range []int64{1, 1000} {
 		b.Run(fmt.Sprintf("chunks=%d", k), func(b *testing.B) {
-			b.ReportAllocs()
+			cpu(b)
 			for i := int64(0); b.Loop(); i++ {
 				list := make([]unixfs.Run, k)
 				for j := range list {
@@ -117,6 +134,7 @@ func BenchmarkDagModifier1KLeaves(b *testing.B) {
 	if err := store.AddMany(b.Context(), nodes); err != nil {
 		b.Fatal(err)
 	}
+	cpu(b)
 	for i := 0; b.Loop(); i++ {
 		nd, err := store.Get(b.Context(), root.Cid)
 		if err != nil {
@@ -143,6 +161,7 @@ func BenchmarkEditFile1KLeaves(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	cpu(b)
 	for i := 0; b.Loop(); i++ {
 		leaf, err := p.Leaf(bytes.Repeat([]byte{byte(i)}, 4<<10))
 		if err != nil {
@@ -163,7 +182,7 @@ func BenchmarkBuildFile(b *testing.B) {
 	for _, workers := range []int{1, 2} {
 		for _, size := range []int{4 << 10, 128 << 20} {
 			b.Run(fmt.Sprintf("workers=%d/size=%d", workers, size), func(b *testing.B) {
-				b.ReportAllocs()
+				cpu(b)
 				b.SetBytes(int64(size))
 				for b.Loop() {
 					if _, err := (unixfs.Builder{Profile: unixfs.V1_2025, Workers: workers}).File(b.Context(), bytes.NewReader(data[:size]), discard); err != nil {
@@ -195,7 +214,7 @@ func BenchmarkDir(b *testing.B) {
 			b.Fatal(err)
 		}
 		change := func(b *testing.B, base unixfs.Root, name func(i int) unixfs.Change) {
-			b.ReportAllocs()
+			cpu(b)
 			for i := 0; b.Loop(); i++ {
 				if _, err := p.EditDirSized(b.Context(), s.load, base, []unixfs.Change{name(i)}, discard); err != nil {
 					b.Fatal(err)
@@ -211,7 +230,7 @@ func BenchmarkDir(b *testing.B) {
 		b.Run(fmt.Sprintf("n=%d/remove", n), func(b *testing.B) { change(b, root, remove) })
 		b.Run(fmt.Sprintf("n=%d/remove-unsized", n), func(b *testing.B) { change(b, unixfs.Root{Cid: root.Cid}, remove) })
 		b.Run(fmt.Sprintf("n=%d/find", n), func(b *testing.B) {
-			b.ReportAllocs()
+			cpu(b)
 			for i := 0; b.Loop(); i++ {
 				if _, err := unixfs.Find(b.Context(), s.load, root.Cid, benchEntry(i*7919%n).Name); err != nil {
 					b.Fatal(err)
@@ -247,7 +266,7 @@ func benchBoxoShard(b *testing.B, n int) {
 	}
 	bench := func(op string, f func(s *hamt.Shard, i int) error) {
 		b.Run(fmt.Sprintf("n=%d/boxo-%s", n, op), func(b *testing.B) {
-			b.ReportAllocs()
+			cpu(b)
 			for i := 0; b.Loop(); i++ {
 				s, err := hamt.NewHamtFromDag(store, root)
 				if err != nil {
@@ -284,7 +303,7 @@ func BenchmarkBuildDir(b *testing.B) {
 			for i := range entries {
 				entries[i] = benchEntry(i)
 			}
-			b.ReportAllocs()
+			cpu(b)
 			for b.Loop() {
 				if _, err := unixfs.V1_2025.BuildDir(b.Context(), seq(entries...), discard); err != nil {
 					b.Fatal(err)
@@ -303,7 +322,7 @@ func BenchmarkDecodeNode(b *testing.B) {
 		b.Fatal(err)
 	}
 	block := s[root.Cid]
-	b.ReportAllocs()
+	cpu(b)
 	b.SetBytes(int64(len(block)))
 	for b.Loop() {
 		if _, err := unixfs.DecodeNode(root.Cid, block); err != nil {

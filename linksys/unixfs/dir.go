@@ -54,7 +54,7 @@ func (p Profile) dir(ctx context.Context, entries []Entry, stat Stat, emit Emit)
 			return Root{}, fmt.Errorf("%w: %q twice", ErrName, entries[i].Name)
 		}
 	}
-	var links []byte
+	links := make([]byte, 0, d.size+len(entries)*(16*int(p.DirSize))) // other modes count less than the links take
 	tsize := uint64(0)
 	for _, e := range entries {
 		links = appendLink(links, e, "")

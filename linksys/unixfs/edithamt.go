@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-
-	"github.com/ipfs/go-cid"
 )
 
 // hashedChange is a change and the hash of its name.
@@ -72,7 +70,7 @@ func (d *dirEditor) apply(s *shard, changes []hashedChange) error {
 			return err
 		}
 		s.changed = s.changed || changed
-		if kid.sub != nil || kid.entry != nil || kid.raw.all != nil {
+		if kid.sub != nil || kid.entry != nil || kid.raw != nil {
 			kids = append(kids, kid)
 		}
 		changes = changes[end:]
@@ -84,11 +82,11 @@ func (d *dirEditor) apply(s *shard, changes []hashedChange) error {
 // applySlot makes changes that all concern one slot. An empty kid is returned
 // when nothing is left in it.
 func (d *dirEditor) applySlot(place shardPlace, kid shardKid, changes []hashedChange) (shardKid, bool, error) {
-	isShard := kid.raw.all != nil && !kid.value
+	isShard := kid.raw != nil && !kid.value
 	if !isShard {
 		return d.applyValue(place, kid, changes)
 	}
-	sub, err := d.loadShard(kid.raw.cid, place.below(kid.slot))
+	sub, err := d.loadShard(kid.raw, place.below(kid.slot))
 	if err != nil {
 		return kid, false, err
 	}
@@ -183,18 +181,23 @@ func newShard(place shardPlace, entries []hashed) (*shard, error) {
 	return s, nil
 }
 
-func (d *dirEditor) loadShard(binary []byte, place shardPlace) (*shard, error) {
-	c, err := cid.Cast(binary)
+// loadShard loads the child node an encoded link leads to.
+func (d *dirEditor) loadShard(link []byte, place shardPlace) (*shard, error) {
+	raw, err := parseLink(link)
 	if err != nil {
-		return nil, malformed("link: %v", err)
+		return nil, err
 	}
-	block, err := d.fetch(c)
+	l, err := raw.decode()
+	if err != nil {
+		return nil, err
+	}
+	block, err := d.fetch(l.Cid)
 	if err != nil {
 		return nil, err
 	}
 	s, err := d.parseShard(block, place)
 	if err != nil {
-		return nil, fmt.Errorf("node %s: %w", c, err)
+		return nil, fmt.Errorf("node %s: %w", l.Cid, err)
 	}
 	return s, nil
 }
@@ -210,22 +213,27 @@ func (d *dirEditor) staysSharded(root *shard) (bool, []Entry, error) {
 	case bySize && d.base.Size != 0 && int64(d.base.Size)+int64(d.delta.size) > int64(d.p.DirLimit):
 		return true, nil, nil
 	}
-	var entries []Entry
-	full, err := d.collect(root, &size, &entries)
-	return full, entries, err
+	if full, err := d.count(root, &size); err != nil || full {
+		return full, nil, err
+	}
+	entries := make([]Entry, 0, size.entries)
+	return false, entries, d.collect(root, &entries)
 }
 
-// collect gathers entries until there are too many for one node.
-func (d *dirEditor) collect(s *shard, size *dirMeasure, entries *[]Entry) (full bool, err error) {
-	// What is in memory first: it may be enough.
-	for i := range s.kids {
-		if k := &s.kids[i]; k.isValue() {
-			e, err := k.toEntry(slotWidth(d.p.Fanout))
+// count adds up entries until there are too many for one node. Child nodes that
+// it loads stay with their parents, for collect.
+func (d *dirEditor) count(s *shard, size *dirMeasure) (full bool, err error) {
+	width := slotWidth(s.place.fanout)
+	for i := range s.kids { // what is in memory first: it may be enough
+		switch k := &s.kids[i]; {
+		case k.entry != nil:
+			size.add(*k.entry)
+		case k.value:
+			l, err := parseLink(k.raw)
 			if err != nil {
 				return false, err
 			}
-			*entries = append(*entries, *e)
-			size.add(*e)
+			size.count(len(l.cid), len(l.name)-width, l.tsize, 1)
 		}
 	}
 	for i := range s.kids {
@@ -236,25 +244,44 @@ func (d *dirEditor) collect(s *shard, size *dirMeasure, entries *[]Entry) (full 
 		if size.sharded() {
 			return true, nil
 		}
-		sub := k.sub
-		if sub == nil {
-			if sub, err = d.loadShard(k.raw.cid, s.place.below(k.slot)); err != nil {
+		if k.sub == nil {
+			if k.sub, err = d.loadShard(k.raw, s.place.below(k.slot)); err != nil {
 				return false, err
 			}
 		}
-		if full, err = d.collect(sub, size, entries); err != nil || full {
+		if full, err = d.count(k.sub, size); err != nil || full {
 			return full, err
 		}
 	}
 	return size.sharded(), nil
 }
 
+// collect gathers all entries of a tree that is wholly in memory.
+func (d *dirEditor) collect(s *shard, entries *[]Entry) error {
+	for i := range s.kids {
+		k := &s.kids[i]
+		if k.sub != nil {
+			if err := d.collect(k.sub, entries); err != nil {
+				return err
+			}
+			continue
+		}
+		e, err := k.toEntry(slotWidth(s.place.fanout))
+		if err != nil {
+			return err
+		}
+		*entries = append(*entries, *e)
+	}
+	return nil
+}
+
 // write emits the changed nodes, children first.
 func (d *dirEditor) write(s *shard) (Root, error) {
 	n := newShardNode(s.place.fanout)
+	n.links = make([]byte, 0, s.block+128)
 	for i := range s.kids {
 		switch k := &s.kids[i]; {
-		case k.sub != nil:
+		case k.sub != nil && k.sub.changed: // others were only counted
 			child, err := d.write(k.sub)
 			if err != nil {
 				return Root{}, err
@@ -263,7 +290,7 @@ func (d *dirEditor) write(s *shard) (Root, error) {
 		case k.entry != nil:
 			n.add(k.slot, *k.entry)
 		default:
-			n.copyLink(k.slot, k.raw)
+			n.copyLink(k.slot, k.raw, k.tsize)
 		}
 	}
 	w := shardWriter{p: d.p, ctx: d.ctx, emit: d.emit}

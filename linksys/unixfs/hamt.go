@@ -40,6 +40,7 @@ type shardWriter struct {
 	p    Profile
 	ctx  context.Context
 	emit Emit
+	free []*shardNode // for the next node: a directory has thousands
 }
 
 // build emits the node of a level that holds these entries, and all below it.
@@ -50,7 +51,8 @@ func (w *shardWriter) build(all []hashed, level int, stat Stat) (Root, error) {
 	if err := w.ctx.Err(); err != nil {
 		return Root{}, err
 	}
-	n := newShardNode(w.p.Fanout)
+	n := w.node()
+	defer func() { w.free = append(w.free, n) }()
 	for len(all) > 0 {
 		slot := slotAt(all[0].hash, level, w.p.Fanout)
 		end := 1
@@ -81,6 +83,17 @@ type shardNode struct {
 	slot   [4]byte
 }
 
+func (w *shardWriter) node() *shardNode {
+	if len(w.free) == 0 {
+		return newShardNode(w.p.Fanout)
+	}
+	n := w.free[len(w.free)-1]
+	w.free = w.free[:len(w.free)-1]
+	clear(n.bits)
+	n.links, n.tsize = n.links[:0], 0
+	return n
+}
+
 func newShardNode(fanout int) *shardNode {
 	return &shardNode{fanout: fanout, width: slotWidth(fanout), bits: make([]byte, fanout/8)}
 }
@@ -92,9 +105,9 @@ func (n *shardNode) add(slot int, l Link) {
 }
 
 // copyLink adds a link as it was encoded, in the same slot.
-func (n *shardNode) copyLink(slot int, l rawLink) {
-	n.links = append(n.links, l.all...)
-	n.mark(slot, l.tsize)
+func (n *shardNode) copyLink(slot int, raw []byte, tsize uint64) {
+	n.links = append(n.links, raw...)
+	n.mark(slot, tsize)
 }
 
 func (n *shardNode) mark(slot int, tsize uint64) {

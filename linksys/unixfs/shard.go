@@ -20,7 +20,7 @@ func (s shardPlace) below(slot int) shardPlace {
 }
 
 // holds tells whether a name belongs into a slot of the node.
-func (s shardPlace) holds(slot int, name string) bool {
+func (s shardPlace) holds(slot int, name []byte) bool {
 	child := s.below(slot)
 	return nameHash(name)>>(64-child.level*slotBits(s.fanout)) == child.path
 }
@@ -78,7 +78,7 @@ func scanShard(block []byte, place shardPlace, link func(slot int, name []byte, 
 			return err
 		}
 		name := l.name[s.width:]
-		if len(name) > 0 && !place.holds(slot, string(name)) {
+		if len(name) > 0 && !place.holds(slot, name) {
 			return malformed("HAMT entry %q in the wrong place", name)
 		}
 		return link(slot, name, l)
@@ -113,8 +113,9 @@ type shard struct {
 // shardKid is one taken slot: exactly one of raw, entry and sub says with what.
 type shardKid struct {
 	slot  int
-	raw   rawLink // a link as loaded, to an entry or a child node
-	value bool    // raw leads to an entry
+	value bool   // raw leads to an entry
+	raw   []byte // an encoded link as loaded, to an entry or a child node
+	tsize uint64 // of raw
 	entry *Entry
 	sub   *shard // a child node that was loaded or made
 }
@@ -126,7 +127,11 @@ func (k *shardKid) toEntry(width int) (*Entry, error) {
 	if k.entry != nil {
 		return k.entry, nil
 	}
-	e, err := k.raw.decode()
+	l, err := parseLink(k.raw)
+	if err != nil {
+		return nil, err
+	}
+	e, err := l.decode()
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +155,10 @@ func (d *dirEditor) parseShard(block []byte, place shardPlace) (*shard, error) {
 			return fmt.Errorf("%w: child node %q", ErrForeign, l.name)
 		}
 		s.tsize += clampTsize(l.tsize)
-		s.kids = append(s.kids, shardKid{slot: slot, raw: l, value: len(name) > 0})
+		if s.kids == nil {
+			s.kids = make([]shardKid, 0, min(len(block)/len(l.all)+1, place.fanout))
+		}
+		s.kids = append(s.kids, shardKid{slot: slot, value: len(name) > 0, raw: l.all, tsize: l.tsize})
 		return nil
 	})
 	return s, err

@@ -1,10 +1,6 @@
 package unixfs
 
-import (
-	"math/bits"
-
-	"github.com/spaolacci/murmur3"
-)
+import "math/bits"
 
 // A HAMT node has fanout slots. Which are taken is told by a bitfield, stored
 // as a big-endian number without leading zero bytes (some writers keep them),
@@ -23,9 +19,6 @@ func appendSlot(b []byte, slot, width int) []byte {
 	}
 	return b
 }
-
-// nameHash is the hash that places a name: murmur3-x64-64.
-func nameHash(name string) uint64 { return murmur3.Sum64([]byte(name)) }
 
 // slotBits are the bits of the hash that one level of the tree consumes, from
 // the most significant on.

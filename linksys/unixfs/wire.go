@@ -111,6 +111,11 @@ func scanNode(block []byte, link func(rawLink) error) (data []byte, err error) {
 	if len(block) > MaxBlock {
 		return nil, malformed("block of %d bytes", len(block))
 	}
+	return scanFields(block, link)
+}
+
+// scanFields is scanNode for any length.
+func scanFields(block []byte, link func(rawLink) error) (data []byte, err error) {
 	w := wire{block}
 	var hasData, hasLinks, linksEnded bool
 	for len(w.b) > 0 {
@@ -177,6 +182,12 @@ func quickLink(b []byte) (l rawLink, ok bool) {
 		return l, false
 	}
 	return rawLink{all: b, cid: b[4:name:name], name: b[name+2 : size : size], tsize: tsize}, true
+}
+
+// parseLink parses an encoded link that was parsed before.
+func parseLink(all []byte) (l rawLink, err error) {
+	_, err = scanFields(all, func(only rawLink) error { l = only; return nil })
+	return l, err
 }
 
 // scanLink parses one PBLink: hash, name and size in this order, of which only
