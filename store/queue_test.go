@@ -58,11 +58,10 @@ func TestGroup(t *testing.T) {
 // fewer barriers than there are writers.
 func TestSharedBarrier(t *testing.T) {
 	ctx := context.Background()
-	var syncs atomic.Int64
+	var open atomic.Bool
 	gate := make(chan struct{})
 	fs := disk.NewFault(disk.NewMem(), func(op disk.Op) error {
-		if op.Kind == disk.OpSync || op.Kind == disk.OpSyncFS {
-			syncs.Add(1)
+		if open.Load() && (op.Kind == disk.OpSync || op.Kind == disk.OpSyncFS) {
 			<-gate
 		}
 		return nil
@@ -71,6 +70,7 @@ func TestSharedBarrier(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	open.Store(true)
 	const writers = 100
 	var put, done sync.WaitGroup
 	put.Add(writers)
