@@ -263,7 +263,7 @@ func TestExportErrors(t *testing.T) {
 				t.Errorf("the block is not named: %v", err)
 			}
 		}
-		delete(s.lost, lost)
+		s.find(lost)
 	}
 }
 

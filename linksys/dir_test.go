@@ -118,8 +118,8 @@ func TestLookupReadsThePath(t *testing.T) {
 		}
 		break
 	}
-	if len(s.gets) > 3 {
-		t.Errorf("one look-up read %d nodes", len(s.gets))
+	if n := s.reads(); n > 3 {
+		t.Errorf("one look-up read %d nodes", n)
 	}
 	clear(s.gets)
 	n := 0
@@ -183,7 +183,7 @@ func TestMissingIsNotAbsent(t *testing.T) {
 		if lost != root.Cid {
 			wantErr(t, "listing", err, store.ErrNotFound)
 		}
-		delete(s.lost, lost)
+		s.find(lost)
 	}
 }
 

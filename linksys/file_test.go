@@ -310,8 +310,8 @@ func TestReadPatterns(t *testing.T) {
 			t.Fatalf("at %d: %v", off, err)
 		}
 	}
-	if len(s.gets) != 1 || s.ranges != 24 {
-		t.Errorf("24 random reads made %d gets and %d range reads, want 1 and 24", len(s.gets), s.ranges)
+	if s.reads() != 1 || s.ranges != 24 {
+		t.Errorf("24 random reads made %d gets and %d range reads, want 1 and 24", s.reads(), s.ranges)
 	}
 	var wg sync.WaitGroup
 	for range 3 {
@@ -323,6 +323,7 @@ func TestReadPatterns(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	sys.Close()
 	for c, n := range s.gets {
 		if n != 1 {
 			t.Errorf("%s was loaded %d times", c, n)

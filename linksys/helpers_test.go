@@ -95,6 +95,20 @@ func (r *recorder) lose(c cid.Cid) {
 	r.lost[c] = fmt.Errorf("store: get %s: %w", c, store.ErrNotFound)
 }
 
+// find undoes lose.
+func (r *recorder) find(c cid.Cid) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.lost, c)
+}
+
+// reads counts the blocks that were loaded.
+func (r *recorder) reads() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.gets)
+}
+
 func newSystem(t testing.TB, s linksys.Blocks, o linksys.Options) *linksys.System {
 	sys := linksys.New(s, o)
 	t.Cleanup(func() {
