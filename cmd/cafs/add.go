@@ -165,7 +165,7 @@ func (s *session) add(ctx context.Context, path string, arg api.AddArg) (a api.A
 	arg.Name = filepath.Base(path)
 	if path == "-" {
 		arg.Name = "stdin"
-		return s.addStdin(ctx, arg)
+		return s.addPiped(ctx, os.Stdin, arg)
 	}
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -203,7 +203,15 @@ func (s *session) own(path string) bool {
 // addOwn keeps what is in the tree already.
 func (s *session) addOwn(ctx context.Context, path string, arg api.AddArg) (a api.Added, err error) {
 	if arg.Profile != "" || arg.PreserveMode || arg.PreserveMtime || arg.NoHidden || arg.NoEmptyDirs {
-		return a, errors.New("it lies on this repository's mount, where content has one CID, that of the repository's profile")
+		f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return a, err
+		}
+		defer f.Close()
+		if info, err := f.Stat(); err != nil || info.IsDir() {
+			return a, errors.Join(err, errors.New("a directory on this repository's mount has one CID, that of the repository's profile"))
+		}
+		return s.addPiped(ctx, f, arg)
 	}
 	text, err := cidOf(path)
 	if err != nil {
@@ -254,9 +262,9 @@ func (s *session) addFile(ctx context.Context, f *os.File, arg api.AddArg) (a ap
 	return api.Added{Root: api.Root{Cid: root.Cid, Size: root.Size, Tsize: root.Tsize}, AddStats: stats}, err
 }
 
-// addStdin imports stdin through a pipe of our own, whatever stdin is: a
-// terminal, a file on the mount, or shared with other programs.
-func (s *session) addStdin(ctx context.Context, arg api.AddArg) (a api.Added, err error) {
+// addPiped imports what can be read from in, through a pipe of our own: in may
+// be a terminal, a file on the mount, or shared with other programs.
+func (s *session) addPiped(ctx context.Context, in io.Reader, arg api.AddArg) (a api.Added, err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return a, err
@@ -265,9 +273,8 @@ func (s *session) addStdin(ctx context.Context, arg api.AddArg) (a api.Added, er
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	go func() {
-		_, err := io.Copy(w, os.Stdin)
-		if err != nil {
-			cancel(fmt.Errorf("stdin: %w", err)) // before the end, which would look like a short file
+		if _, err := io.Copy(w, in); err != nil {
+			cancel(fmt.Errorf("read: %w", err)) // before the end, which would look like a short file
 		}
 		w.Close()
 	}()

@@ -158,10 +158,14 @@ func hints(err error) []string {
 	var all []string
 	var walk func(error)
 	walk = func(err error) {
-		if h, ok := err.(*repo.Hinted); ok {
-			all = append(all, h.Hint)
-		}
 		switch e := err.(type) {
+		case *repo.Hinted:
+			all = append(all, e.Hint)
+			walk(e.Err)
+		case *api.Error:
+			if e.Hint != "" {
+				all = append(all, e.Hint)
+			}
 		case interface{ Unwrap() error }:
 			walk(e.Unwrap())
 		case interface{ Unwrap() []error }:

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ipfs/go-cid"
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sync/errgroup"
 
 	"cafs/linksys"
 	"cafs/mount/repo"
@@ -68,7 +69,7 @@ func runGet(ctx context.Context, o getOptions) (err error) {
 		return err
 	}
 	defer parent.Close()
-	x := &extraction{s: s, bar: newBar("get")}
+	x := &extraction{s: s, bar: newBar("get"), slots: make(chan struct{}, getWorkers)}
 	defer x.bar.done()
 	name := filepath.Base(o.out)
 	if _, err := parent.Lstat(name); err == nil {
@@ -88,9 +89,14 @@ func runGet(ctx context.Context, o getOptions) (err error) {
 // over something that is there: names that would be dangerous anyway ("..",
 // with slashes, twice in a folder) are left out by linksys, which says so.
 type extraction struct {
-	s   *session
-	bar *bar
+	s     *session
+	bar   *bar
+	slots chan struct{} // one for each entry that is written by a goroutine of its own
 }
+
+// getWorkers is how many entries are written at a time: most of the time of a
+// small one goes by in waiting for the daemon and the disk.
+const getWorkers = 8
 
 func (x *extraction) entry(ctx context.Context, dir *os.Root, name string, c cid.Cid) error {
 	info, err := x.s.sys.Stat(ctx, c)
@@ -126,15 +132,27 @@ func (x *extraction) folder(ctx context.Context, dir *os.Root, name string, c ci
 		return err
 	}
 	defer sub.Close()
-	for e, err := range x.s.sys.ReadDir(ctx, c) {
+	g, gctx := errgroup.WithContext(ctx)
+	for e, err := range x.s.sys.ReadDir(gctx, c) {
 		if err != nil {
-			return err
+			return errors.Join(err, g.Wait())
 		}
-		if err := x.entry(ctx, sub, e.Name, e.Cid); err != nil {
-			return fmt.Errorf("%s: %w", escape(e.Name), err)
+		write := func() error {
+			if err := x.entry(gctx, sub, e.Name, e.Cid); err != nil {
+				return fmt.Errorf("%s: %w", escape(e.Name), err)
+			}
+			return nil
+		}
+		select {
+		case x.slots <- struct{}{}:
+			g.Go(func() error { defer func() { <-x.slots }(); return write() })
+		default: // all at work, perhaps waiting for entries below: so do it here
+			if err := write(); err != nil {
+				return errors.Join(err, g.Wait())
+			}
 		}
 	}
-	return nil
+	return g.Wait()
 }
 
 // file writes a file, leaving out what is zero: holes stay holes.

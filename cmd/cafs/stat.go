@@ -89,10 +89,8 @@ func (d described) print(info linksys.Info) {
 	}
 	row("cid", d.Cid)
 	row("type", d.Type+", "+d.Codec)
-	if info.Type == linksys.Regular {
+	if info.Type != linksys.Directory {
 		row("size", fmt.Sprintf("%d bytes", d.Size))
-	} else {
-		row("block", fmt.Sprintf("%d bytes", d.Size))
 	}
 	row("links", fmt.Sprint(d.Links))
 	row("target", d.Target)

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"syscall"
 
+	"cafs/mount/repo"
 	"cafs/store"
 )
 
@@ -14,6 +15,7 @@ import (
 type Error struct {
 	Kind string `json:"kind"`
 	Msg  string `json:"msg"`
+	Hint string `json:"hint,omitempty"` // what can be done about it
 }
 
 func (e *Error) Error() string { return e.Msg }
@@ -42,6 +44,7 @@ var kinds = []struct {
 	{"canceled", context.Canceled},
 	{"unknown-op", ErrUnknownOp},
 	{"refused", ErrRefused},
+	{"ending", ErrEnding},
 }
 
 // Is matches the sentinel that Kind names.
@@ -56,12 +59,18 @@ func (e *Error) Is(target error) bool {
 
 // toError makes what a handler returned fit for the socket.
 func toError(err error) *Error {
+	e := &Error{Kind: "other", Msg: err.Error()}
+	var hinted *repo.Hinted
+	if errors.As(err, &hinted) {
+		e.Hint = hinted.Hint
+	}
 	for _, k := range kinds {
 		if errors.Is(err, k.err) {
-			return &Error{k.name, err.Error()}
+			e.Kind = k.name
+			break
 		}
 	}
-	return &Error{"other", err.Error()}
+	return e
 }
 
 var (
@@ -71,4 +80,6 @@ var (
 	ErrUnknownOp = errors.New("the daemon does not know this operation")
 	// ErrRefused: the peer may not use this socket.
 	ErrRefused = errors.New("connection refused by the daemon")
+	// ErrEnding: the mount ended before the request was done.
+	ErrEnding = errors.New("the mount is ending")
 )

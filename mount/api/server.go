@@ -182,7 +182,11 @@ func (s *Server) handle(ctx context.Context, req *Request, call *Call) (val any,
 			err = fmt.Errorf("api: %s: %w: internal error, see the log", req.Op, syscall.EIO)
 		}
 	}()
-	return h(ctx, call)
+	val, body, err = h(ctx, call)
+	if errors.Is(err, context.Canceled) && s.life.Err() != nil {
+		err = fmt.Errorf("api: %s: %w", req.Op, ErrEnding)
+	}
+	return val, body, err
 }
 
 // answer sends the last reply.

@@ -9,8 +9,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"cafs/linksys"
 	"cafs/mount/api"
 	"cafs/mount/repo"
@@ -27,7 +25,11 @@ func (d *daemon) onAdd(ctx context.Context, c *api.Call) (any, []byte, error) {
 	if len(c.Files) != 1 {
 		return nil, nil, fmt.Errorf("daemon: add: %d descriptors instead of one: %w", len(c.Files), syscall.EINVAL)
 	}
-	if err := d.refuseOwn(c.Files[0]); err != nil {
+	own, err := d.ownCheck()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := own(arg.Name, c.Files[0]); err != nil {
 		return nil, nil, err
 	}
 	p := progress{send: func(e api.AddEvent) { _ = c.Send(e, nil) }}
@@ -42,6 +44,7 @@ func (d *daemon) onAdd(ctx context.Context, c *api.Call) (any, []byte, error) {
 			PreserveMode:  arg.PreserveMode,
 			PreserveMtime: arg.PreserveMtime,
 			Stats:         arg.Stats,
+			Enter:         own,
 			Progress:      func(n int64) { p.bytes.Add(n) },
 			Skipped:       func(path string) { p.emit(api.AddEvent{Skipped: path}) },
 		},
@@ -53,28 +56,33 @@ func (d *daemon) onAdd(ctx context.Context, c *api.Call) (any, []byte, error) {
 	return api.Added{Root: api.Root{Cid: root.Cid, Size: root.Size, Tsize: root.Tsize}, AddStats: stats}, nil, nil
 }
 
-// refuseOwn refuses a descriptor of our own mount: reading it here would make
-// the daemon wait for itself. The mount is told by its id, without a request.
-func (d *daemon) refuseOwn(f *os.File) error {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return fmt.Errorf("daemon: add: %w", err)
-	}
-	var info []byte
-	if e := raw.Control(func(fd uintptr) { info, err = os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd)) }); e != nil {
-		err = e
-	}
-	if err != nil {
-		return fmt.Errorf("daemon: add: %w", err)
-	}
+// ownCheck returns a function that refuses what lies on our own mount: reading
+// it here would make the daemon wait for itself. The mount is told by its id,
+// which costs no request.
+func (d *daemon) ownCheck() (func(path string, f *os.File) error, error) {
 	all, err := Mounts()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if at, ok := MountAt(all, d.info.Mountpoint); ok && at.ID == mountID(info) {
-		return fmt.Errorf("daemon: add: it lies on this very mount: %w", unix.EINVAL)
-	}
-	return nil
+	at, ok := MountAt(all, d.info.Mountpoint)
+	return func(path string, f *os.File) error {
+		raw, err := f.SyscallConn()
+		if err != nil {
+			return fmt.Errorf("daemon: add: %w", err)
+		}
+		var info []byte
+		if e := raw.Control(func(fd uintptr) { info, err = os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd)) }); e != nil {
+			err = e
+		}
+		if err != nil {
+			return fmt.Errorf("daemon: add: %w", err)
+		}
+		if ok && at.ID == mountID(info) {
+			return repo.Hint(fmt.Errorf("daemon: add: %s is on the mount of this repository itself", path),
+				"add what is on the mount by itself; its files have CIDs already, and 'cafs cid' prints them")
+		}
+		return nil
+	}, nil
 }
 
 func (d *daemon) onKeep(ctx context.Context, c *api.Call) (any, []byte, error) {

@@ -45,8 +45,8 @@ func (r *Repo) Import(ctx context.Context, f *os.File, o ImportOptions) (root un
 		stop := context.AfterFunc(ctx, func() { f.SetReadDeadline(time.Unix(1, 0)) })
 		root, err = im.AddFile(ctx, f)
 		stop()
-		if err == nil {
-			err = ctx.Err() // a writer that gave up looks like the end of a file
+		if ctx.Err() != nil {
+			err = ctx.Err() // also when all seems well: a writer that gave up looks like the end of a file
 		}
 	default:
 		err = fmt.Errorf("repo: add: not a file or a folder: %w", unix.EINVAL)
