@@ -15,8 +15,7 @@ import (
 // now. It is not listed, so that tools that copy attributes leave it alone.
 const cidXattr = "ipfs.cid"
 
-// namespaces are those Linux file systems keep; a name in no namespace is
-// refused as they refuse it.
+// namespaces are those Linux file systems keep.
 var namespaces = []string{"user.", "trusted.", "security."}
 
 const (
@@ -24,16 +23,21 @@ const (
 	defaultACL = "system.posix_acl_default"
 )
 
-func known(name string) bool {
+// unknown answers for a name that no inode can have: EOPNOTSUPP where it is in
+// no namespace, EINVAL where it is a namespace and nothing more, 0 for others.
+func unknown(name string) syscall.Errno {
 	if name == accessACL || name == defaultACL {
-		return true
+		return 0
 	}
 	for _, ns := range namespaces {
-		if len(name) > len(ns) && strings.HasPrefix(name, ns) {
-			return true
+		switch {
+		case name == ns:
+			return syscall.EINVAL
+		case strings.HasPrefix(name, ns):
+			return 0
 		}
 	}
-	return false
+	return syscall.EOPNOTSUPP
 }
 
 // GetXAttr is asked for security.capability before the first write of each
@@ -48,8 +52,8 @@ func (f *fileSystem) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name str
 		val, err = f.cid(cancel, h)
 	case isView(h.NodeId):
 		err = syscall.ENODATA
-	case !known(name):
-		err = syscall.EOPNOTSUPP
+	case unknown(name) != 0:
+		err = unknown(name)
 	default:
 		val, err = f.tree.Getxattr(tree.Ino(h.NodeId), name)
 	}
@@ -131,8 +135,6 @@ func writableXattr(id uint64, name string) fuse.Status {
 		return fuse.EROFS
 	case name == cidXattr:
 		return fuse.EPERM // the content decides
-	case !known(name):
-		return fuse.ENOTSUP
 	}
-	return fuse.OK
+	return fuse.Status(unknown(name))
 }
