@@ -2,34 +2,76 @@ package integration_test
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
-// goList runs go list in the module's root and returns the lines it prints.
-func goList(t *testing.T, args ...string) []string {
-	t.Helper()
-	cmd := exec.Command("go", append([]string{"list"}, args...)...)
+// pkg is a package as go list knows it.
+type pkg struct {
+	ImportPath string
+	Imports    []string // by the package itself, tests apart
+	Deps       []string // all it reaches
+	Module     *struct{ Path string }
+}
+
+// packages returns all packages in reach of the module, by import path.
+var packages = sync.OnceValues(func() (map[string]pkg, error) {
+	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Imports,Deps,Module", "./...")
 	cmd.Dir = ".."
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("go list %v: %v", args, err)
+		return nil, err
 	}
-	return strings.Fields(string(out))
+	all := map[string]pkg{}
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return all, nil
+		} else if err != nil {
+			return nil, err
+		}
+		all[p.ImportPath] = p
+	}
+})
+
+// ours are the packages of this module.
+func ours(t *testing.T) []pkg {
+	t.Helper()
+	all, err := packages()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var list []pkg
+	for path, p := range all {
+		if within(path, "cafs") {
+			list = append(list, p)
+		}
+	}
+	slices.SortFunc(list, func(a, b pkg) int { return strings.Compare(a.ImportPath, b.ImportPath) })
+	if len(list) < 10 {
+		t.Fatalf("only %d packages: the test looks at nothing", len(list))
+	}
+	return list
 }
+
+// within says whether path is root or lies below it.
+func within(path, root string) bool { return path == root || strings.HasPrefix(path, root+"/") }
 
 // layers are the packages from top to bottom. A package may import those of
 // its own layer and of the layers below it, never one above.
 var layers = []string{"cafs/cmd/cafs", "cafs/mount", "cafs/mount/tree", "cafs/linksys", "cafs/store", "cafs/shard"}
 
-// layer returns the index of the deepest layer whose path is a prefix of pkg.
-func layer(pkg string) int {
+// layer returns the index of the deepest layer that path belongs to, or -1.
+func layer(path string) int {
 	found := -1
 	for i, l := range layers {
-		if (pkg == l || strings.HasPrefix(pkg, l+"/")) && (found < 0 || len(l) > len(layers[found])) {
+		if within(path, l) && (found < 0 || len(l) > len(layers[found])) {
 			found = i
 		}
 	}
@@ -38,131 +80,94 @@ func layer(pkg string) int {
 
 // TestLayering keeps imports pointing down.
 func TestLayering(t *testing.T) {
-	seen := 0
-	for _, pkg := range goList(t, "./...") {
-		if strings.HasPrefix(pkg, "cafs/integration") {
+	for _, p := range ours(t) {
+		if within(p.ImportPath, "cafs/integration") {
 			continue
 		}
-		from := layer(pkg)
+		from := layer(p.ImportPath)
 		if from < 0 {
-			t.Errorf("%s is in no layer: a new folder at the top level needs a reason, and a row in this test", pkg)
-			continue
+			t.Errorf("%s is in no layer: a new folder at the top level needs a reason, and a row in this test", p.ImportPath)
 		}
-		for _, imp := range goList(t, "-f", `{{join .Imports "\n"}}`, pkg) {
-			if !strings.HasPrefix(imp, "cafs/") {
-				continue
-			}
-			seen++
-			if to := layer(imp); to < from {
-				t.Errorf("%s imports %s, which is above it", pkg, imp)
+		for _, imp := range p.Imports {
+			if within(imp, "cafs") && layer(imp) < from {
+				t.Errorf("%s imports %s, which is above it", p.ImportPath, imp)
 			}
 		}
-	}
-	if seen == 0 {
-		t.Error("no import between packages of the module was seen: the test looks at nothing")
 	}
 }
 
-// TestForbiddenImports keeps what a package may not even reach.
+// TestForbiddenImports keeps packages from what they must do without.
 func TestForbiddenImports(t *testing.T) {
 	rules := []struct {
-		forbidden string
-		direct    bool     // only what the package itself imports counts, not what it reaches
-		allowed   []string // the packages (with those below them) that may
-		among     []string // the packages looked at
+		forbidden string   // this package or those below it
+		reach     bool     // reaching it through others counts too
+		among     string   // our packages that the rule is for
+		except    []string // among them
 		why       string
 	}{
-		{"github.com/hanwen/go-fuse/", true, []string{"cafs/mount", "cafs/integration"}, []string{"./..."},
-			"the tree, the store and the commands are tested without a kernel"},
-		{"github.com/hanwen/go-fuse/", true, nil, []string{"./mount/tree/..."},
+		{"github.com/hanwen/go-fuse/v2", false, "cafs", []string{"cafs/mount", "cafs/integration"},
+			"commands and libraries are tested without a kernel"},
+		{"github.com/hanwen/go-fuse/v2", true, "cafs/mount/tree", nil,
 			"the tree does not know the kernel"},
-		{"github.com/cockroachdb/pebble", true, []string{"cafs/mount/tree/index"}, []string{"./..."},
-			"the index is the only place that knows its database"},
-		{"github.com/ipld/go-ipld-prime", false, nil, []string{"./store/..."},
-			"a store keeps bytes by hash; it knows no nodes"},
-		{"cafs/integration", false, []string{"cafs/integration"}, []string{"./..."},
+		{"github.com/cockroachdb/pebble/v2", false, "cafs", []string{"cafs/mount/tree/index"},
+			"the index alone knows its database"},
+		{"github.com/ipld/go-ipld-prime", true, "cafs/store", []string{"cafs/store/adapter"},
+			"a store keeps bytes by hash and knows no nodes; its adapters exist for those who do"},
+		{"cafs/store/adapter", true, "cafs/cmd", nil,
+			"the adapters are for other programs"},
+		{"cafs/integration", true, "cafs", []string{"cafs/integration"},
 			"nobody imports the tests"},
-		{"os", true, nil, []string{"./linksys/unixfs"},
+		{"os", false, "cafs/linksys/unixfs", nil,
 			"the encoders are pure functions and open no files"},
 	}
 	for _, r := range rules {
-		list := "{{.Imports}}"
-		if !r.direct {
-			list = "{{.Deps}}"
-		}
-		for _, pkg := range goList(t, r.among...) {
-			if slices.ContainsFunc(r.allowed, func(a string) bool { return pkg == a || strings.HasPrefix(pkg, a+"/") }) {
+		for _, p := range ours(t) {
+			if !within(p.ImportPath, r.among) || slices.ContainsFunc(r.except, func(e string) bool { return within(p.ImportPath, e) }) {
 				continue
 			}
-			for _, imp := range goList(t, "-f", list, pkg) {
-				imp = strings.Trim(imp, "[]")
-				if imp == r.forbidden || strings.Contains(r.forbidden, "/") && strings.HasPrefix(imp, r.forbidden) {
-					t.Errorf("%s imports %s: %s", pkg, imp, r.why)
+			list := p.Imports
+			if r.reach {
+				list = p.Deps
+			}
+			for _, imp := range list {
+				// A standard package is forbidden itself, not those below it.
+				if imp == r.forbidden || strings.Contains(r.forbidden, "/") && within(imp, r.forbidden) {
+					t.Errorf("%s imports %s: %s", p.ImportPath, imp, r.why)
+					break
 				}
 			}
 		}
 	}
 }
 
-// direct are the modules that the binary's own code imports. Each new one
-// needs its reason in ARCHITECTURE.md.
-var direct = []string{
-	"github.com/cockroachdb/pebble/v2",
-	"github.com/dustin/go-humanize",
-	"github.com/hanwen/go-fuse/v2",
-	"github.com/ipfs/boxo",
-	"github.com/ipfs/go-cid",
-	"github.com/ipfs/go-unixfsnode",
-	"github.com/ipld/go-car/v2",
-	"github.com/ipld/go-codec-dagpb",
-	"github.com/ipld/go-ipld-prime",
-	"github.com/multiformats/go-multihash",
-	"github.com/prometheus/client_golang",
-	"github.com/schollz/progressbar/v3",
-	"github.com/spaolacci/murmur3",
-	"github.com/urfave/cli/v2",
-	"golang.org/x/sync",
-	"golang.org/x/sys",
-}
-
-// TestDirectDependencies lists the modules that our own packages import, apart
-// from tests, and fails on one that is not in the list.
+// TestDirectDependencies prints the modules that our packages import, tests
+// apart, and fails on one that ARCHITECTURE.md gives no reason for.
 func TestDirectDependencies(t *testing.T) {
-	module := map[string]string{} // of each package in reach
-	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Module", "./...")
-	cmd.Dir = ".."
-	out, err := cmd.Output()
+	all, err := packages()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dec := json.NewDecoder(strings.NewReader(string(out)))
-	for {
-		var p struct {
-			ImportPath string
-			Module     *struct{ Path string }
-		}
-		if err := dec.Decode(&p); err == io.EOF {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		if p.Module != nil {
-			module[p.ImportPath] = p.Module.Path
+	text, err := os.ReadFile("../ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, p := range ours(t) {
+		for _, imp := range p.Imports {
+			if m := all[imp].Module; m != nil && m.Path != "cafs" && !slices.Contains(found, m.Path) {
+				found = append(found, m.Path)
+			}
 		}
 	}
-	found := map[string]bool{}
-	for _, imp := range goList(t, "-f", `{{join .Imports "\n"}}`, "./...") {
-		if m := module[imp]; m != "" && m != "cafs" {
-			found[m] = true
+	slices.Sort(found)
+	t.Logf("direct dependencies:\n%s", strings.Join(found, "\n"))
+	for _, m := range found {
+		name := strings.TrimPrefix(m, "github.com/")
+		if i := strings.LastIndex(name, "/v"); i > 0 {
+			name = name[:i]
+		}
+		if !strings.Contains(string(text), name) {
+			t.Errorf("%s is a direct dependency, and ARCHITECTURE.md does not say what for", name)
 		}
 	}
-	var names []string
-	for m := range found {
-		names = append(names, m)
-		if !slices.Contains(direct, m) {
-			t.Errorf("new direct dependency %s", m)
-		}
-	}
-	slices.Sort(names)
-	t.Logf("direct dependencies:\n%s", strings.Join(names, "\n"))
 }

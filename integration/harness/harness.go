@@ -45,6 +45,10 @@ func Main(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "harness:", err)
 		os.Exit(1)
 	}
+	if err := os.Chmod(scratch, 0o755); err != nil { // other users pass through it
+		fmt.Fprintln(os.Stderr, "harness:", err)
+		os.Exit(1)
+	}
 	code := m.Run()
 	if left := leftovers(); len(left) > 0 {
 		fmt.Fprintf(os.Stderr, "harness: left behind by the tests:\n%s\n", strings.Join(left, "\n"))
@@ -194,10 +198,6 @@ func compile(name string, flags ...string) (string, error) {
 	out, err := exec.Command("go", append(args, "cafs/cmd/cafs")...).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	// Tests that run the binary as another user must reach it.
-	if err := os.Chmod(scratch, 0o755); err != nil {
-		return "", err
 	}
 	return bin, nil
 }
