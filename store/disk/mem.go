@@ -137,12 +137,12 @@ func (d *memDir) OpenFile(name string, flag int, perm fs.FileMode) (File, error)
 	}
 	n := parent.names[last]
 	switch {
+	case n != nil && flag&os.O_CREATE != 0 && flag&os.O_EXCL != 0:
+		return nil, pathErr("open", name, syscall.EEXIST)
 	case last == "." || n != nil && n.file == nil:
 		return nil, pathErr("open", name, syscall.EISDIR)
 	case n == nil && flag&os.O_CREATE == 0:
 		return nil, pathErr("open", name, syscall.ENOENT)
-	case n != nil && flag&os.O_CREATE != 0 && flag&os.O_EXCL != 0:
-		return nil, pathErr("open", name, syscall.EEXIST)
 	case n == nil:
 		n = &node{mode: perm.Perm(), file: newMemPages()}
 		d.w.change(parent, map[string]*node{last: n}, nil)
@@ -239,10 +239,10 @@ func (d *memDir) Link(oldname string, newdir FS, newname string) error {
 	switch {
 	case err != nil:
 		return err
-	case n.file == nil:
-		return pathErr("link", oldname, syscall.EPERM)
 	case to.names[last] != nil:
 		return pathErr("link", newname, syscall.EEXIST)
+	case n.file == nil:
+		return pathErr("link", oldname, syscall.EPERM)
 	}
 	d.w.change(to, map[string]*node{last: n}, nil)
 	return nil
@@ -400,13 +400,19 @@ func (w *world) syncNames(dir *node) {
 	delete(w.dirty, dir)
 }
 
-// apply makes one change durable, first the one it cannot be without.
+// apply makes one change durable, after the one it cannot be without and all
+// that came before that one in its folder.
 func (c *change) apply() {
 	if c.done {
 		return
 	}
 	if c.needs != nil {
-		c.needs.apply()
+		for _, before := range c.needs.in.changes {
+			before.apply()
+			if before == c.needs {
+				break
+			}
+		}
 	}
 	c.done = true
 	for name, n := range c.set {

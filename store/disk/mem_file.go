@@ -193,11 +193,14 @@ func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
 }
 
 func (f *memFile) Truncate(size int64) error {
-	end, err := f.begin("truncate", f.write, size)
+	end, err := f.begin("truncate", true, size)
 	if err != nil {
 		return err
 	}
 	defer end()
+	if !f.write {
+		return pathErr("truncate", f.name, syscall.EINVAL) // as ftruncate(2)
+	}
 	f.w.resize(f.n, size)
 	return nil
 }
