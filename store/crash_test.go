@@ -38,8 +38,9 @@ func seed(t *testing.T) uint64 {
 // workload puts blocks of all kinds from several goroutines, with Sync and
 // Flush between, and knows what was acknowledged as durable.
 type workload struct {
-	d   *store.Dir
-	rng *rand.Rand
+	d    *store.Dir
+	rng  *rand.Rand
+	stop atomic.Bool
 
 	mu      sync.Mutex
 	durable map[cid.Cid]bool
@@ -95,6 +96,9 @@ func (w *workload) one(rng *rand.Rand, ops int) error {
 	ctx := context.Background()
 	var since []cid.Cid
 	for range ops {
+		if w.stop.Load() {
+			return nil
+		}
 		var err error
 		var safe []cid.Cid
 		switch rng.IntN(30) {
