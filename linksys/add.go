@@ -7,6 +7,8 @@ import (
 	"os"
 	"runtime"
 	"sync/atomic"
+	"syscall"
+	"time"
 
 	"cafs/linksys/unixfs"
 	"cafs/store"
@@ -81,8 +83,18 @@ func (s *System) NewImporter(o AddOptions) *Importer {
 	return im
 }
 
-// AddFile adds what r yields as one file.
+// AddFile adds what r yields as one file. When mode or mtime are preserved and r
+// is an *os.File, they are taken from it. It does not close r.
 func (im *Importer) AddFile(ctx context.Context, r io.Reader) (unixfs.Root, error) {
+	if f, ok := r.(*os.File); ok && (im.o.PreserveMode || im.o.PreserveMtime) {
+		info, err := f.Stat() // not by number, which would make a pipe block
+		if err != nil {
+			return unixfs.Root{}, fmt.Errorf("linksys: add: %w", err)
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			return im.file(ctx, r, im.stat(st.Mode, time.Unix(st.Mtim.Unix())), im.o.Workers)
+		}
+	}
 	return im.file(ctx, r, unixfs.Stat{}, im.o.Workers)
 }
 
@@ -94,6 +106,17 @@ func (im *Importer) file(ctx context.Context, r io.Reader, stat unixfs.Stat, wor
 	}
 	im.stats.files.Add(1)
 	return root, nil
+}
+
+// stat is what of mode and mtime is stored in nodes.
+func (im *Importer) stat(mode uint32, mtime time.Time) (s unixfs.Stat) {
+	if im.o.PreserveMode {
+		s.Mode = mode & 0o7777
+	}
+	if im.o.PreserveMtime {
+		s.Mtime = mtime
+	}
+	return s
 }
 
 // AddDir adds a directory of entries added before.

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/ipfs/go-cid"
 
@@ -270,6 +271,42 @@ func TestAddSpecial(t *testing.T) {
 	if there, _ := s.Has(t.Context(), mustCid(t, cid.Raw, []byte("secret"))); there {
 		t.Error("a symbolic link was followed")
 	}
+}
+
+// TestAddPreserve: modes and times of files, directories and links come back.
+func TestAddPreserve(t *testing.T) {
+	dir := mixed(t)
+	mtime := time.Unix(1600000000, 987654321).UTC()
+	for _, name := range []string{"hello.txt", "sub/deep", "."} {
+		p := filepath.Join(dir, name)
+		if err := errors.Join(os.Chmod(p, 0o741), os.Chtimes(p, mtime, mtime)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sys := newSystem(t, newStore(), linksys.Options{})
+	o := linksys.AddOptions{PreserveMode: true, PreserveMtime: true}
+	root, _, err := addTree(t, sys, dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(c cid.Cid, err error) {
+		t.Helper()
+		info, err2 := sys.Stat(t.Context(), c)
+		if err != nil || err2 != nil || info.Mode != 0o741 || !info.Mtime.Equal(mtime) {
+			t.Errorf("%+v, %v, %v", info, err, err2)
+		}
+	}
+	for _, name := range []string{"hello.txt", "sub/deep", ""} {
+		target, err := sys.Resolve(t.Context(), root.Cid, name)
+		check(target.Cid, err)
+	}
+	f, err := os.Open(filepath.Join(dir, "hello.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	one, err := sys.NewImporter(o).AddFile(t.Context(), f)
+	check(one.Cid, err)
 }
 
 // failing fails the n-th put.

@@ -161,7 +161,7 @@ func (t *treeAdd) symlink(d *openDir, name string) error {
 			return t.failed(d, name, err)
 		}
 	}
-	root, err := t.im.symlink(t.ctx, string(buf[:n]), t.im.stat(&st))
+	root, err := t.im.symlink(t.ctx, string(buf[:n]), t.stat(&st))
 	if err != nil {
 		return t.failed(d, name, err)
 	}
@@ -170,14 +170,8 @@ func (t *treeAdd) symlink(d *openDir, name string) error {
 }
 
 // stat is what of st is stored in nodes.
-func (im *Importer) stat(st *unix.Stat_t) (s unixfs.Stat) {
-	if im.o.PreserveMode {
-		s.Mode = uint32(st.Mode) & 0o7777
-	}
-	if im.o.PreserveMtime {
-		s.Mtime = time.Unix(st.Mtim.Unix())
-	}
-	return s
+func (t *treeAdd) stat(st *unix.Stat_t) unixfs.Stat {
+	return t.im.stat(st.Mode, time.Unix(st.Mtim.Unix()))
 }
 
 // work adds files until there are no more.
@@ -209,7 +203,7 @@ func (t *treeAdd) file(j fileJob) error {
 	if st.Size >= largeFile {
 		workers = t.im.o.Workers
 	}
-	root, err := t.im.file(t.ctx, fdReader(fd), t.im.stat(&st), workers)
+	root, err := t.im.file(t.ctx, fdReader(fd), t.stat(&st), workers)
 	if err != nil {
 		return t.failed(j.dir, j.name, err)
 	}
@@ -266,7 +260,7 @@ func (t *treeAdd) done(d *openDir) error {
 			d = d.parent
 			continue
 		}
-		root, err := t.im.dir(t.ctx, d.entries, t.im.stat(&st))
+		root, err := t.im.dir(t.ctx, d.entries, t.stat(&st))
 		if err != nil {
 			return t.failed(d, "", err)
 		}
