@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"sync"
 
 	"github.com/ipfs/go-cid"
 )
@@ -79,7 +80,6 @@ type fileEditor struct {
 	end     int64
 	uniform uniformWriter  // of run
 	writer  *uniformWriter // uniform, or zeros when that is the same
-	spare   []*scratch
 }
 
 // advance takes the next run.
@@ -146,7 +146,7 @@ func (e *fileEditor) node(level int, first int64, old baseNode) (Root, error) {
 	if e.run.Count == 0 || e.run.First >= end {
 		switch {
 		case old.size == size:
-			return old.root()
+			return e.base.subtree(old)
 		case old.size == 0:
 			return e.zeros.subtree(level, size, e.emit)
 		case level == 0:
@@ -165,20 +165,22 @@ func (e *fileEditor) node(level int, first int64, old baseNode) (Root, error) {
 // children rebuilds an interior node.
 func (e *fileEditor) children(level int, first, end int64, old baseNode) (Root, error) {
 	s := e.scratch()
-	defer func() { e.spare = append(e.spare, s) }()
-	kids, f := s.kids[:0], s.node
-	f.reset()
+	defer s.release()
+	f := s.node
+	var kids []baseNode
 	var err error
 	switch {
 	case old.size == 0:
 	case level > e.base.level: // base is lower: its root is our first child
-		kids = append(kids, old)
+		kids = []baseNode{old}
+	case old.raw == nil:
+		kids = e.base.kids
 	default:
-		if kids, err = e.base.children(e.ctx, old, level, kids); err != nil {
+		if s.kids, err = e.base.children(e.ctx, old, level, s.kids); err != nil {
 			return Root{}, err
 		}
+		kids = s.kids
 	}
-	s.kids = kids
 	span, full := e.span(level-1), e.full(level-1)
 	for i := 0; first < end; i, first = i+1, first+span {
 		var kid baseNode
@@ -206,19 +208,26 @@ type scratch struct {
 	node *fileNode
 }
 
+var scratches sync.Pool
+
 func (e *fileEditor) scratch() *scratch {
-	if n := len(e.spare); n > 0 {
-		s := e.spare[n-1]
-		e.spare = e.spare[:n-1]
+	if s, ok := scratches.Get().(*scratch); ok {
+		s.node.reset()
 		return s
 	}
 	n := min(e.links, e.count)
 	return &scratch{kids: make([]baseNode, 0, n), node: newFileNode(n)}
 }
 
+func (s *scratch) release() {
+	clear(s.kids[:cap(s.kids)]) // they point into blocks
+	s.kids = s.kids[:0]
+	scratches.Put(s)
+}
+
 // resize cuts a leaf of base, or fills it with zeros.
 func (e *fileEditor) resize(old baseNode, size uint64) (Root, error) {
-	root, err := old.root()
+	root, err := e.base.subtree(old)
 	if err != nil {
 		return Root{}, err
 	}

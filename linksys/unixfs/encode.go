@@ -150,6 +150,23 @@ func (f *fileNode) add(child Root) {
 	f.count(child.Size, child.Tsize)
 }
 
+// addEqual adds the same child n times, encoded once.
+func (f *fileNode) addEqual(child Root, n uint64) {
+	if n == 0 {
+		return
+	}
+	link, size := len(f.links), len(f.sizes)
+	f.add(child)
+	linkEnd, sizeEnd := len(f.links), len(f.sizes)
+	for range n - 1 {
+		f.links = append(f.links, f.links[link:linkEnd]...)
+		f.sizes = append(f.sizes, f.sizes[size:sizeEnd]...)
+	}
+	f.n += int(n - 1)
+	f.size += child.Size * (n - 1)
+	f.tsize += clampTsize(child.Tsize) * (n - 1)
+}
+
 func (f *fileNode) count(size, tsize uint64) {
 	f.sizes = appendField(f.sizes, tagBlockSize, size)
 	f.n++

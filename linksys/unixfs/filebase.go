@@ -58,18 +58,21 @@ func (l layout) height(chunks int64) int {
 
 // baseNode is a subtree of the file being edited: by its link, not loaded.
 type baseNode struct {
-	raw   []byte // the encoded link, when it has one
-	cid   []byte
+	raw   []byte // the encoded link; nil for the root, which has none
 	tsize uint64
 	size  uint64 // content bytes; 0: there is no such subtree
 }
 
-func (b baseNode) root() (Root, error) {
-	c, err := cid.Cast(b.cid)
+// subtree is the root of a node in base.
+func (b *base) subtree(n baseNode) (Root, error) {
+	if n.raw == nil {
+		return Root{Cid: b.cid, Size: n.size, Tsize: n.tsize}, nil
+	}
+	c, err := cid.Cast(n.raw[4 : 4+n.raw[3]]) // parse made sure that lengths are single bytes
 	if err != nil {
 		return Root{}, malformed("link: %v", err)
 	}
-	return Root{Cid: c, Size: b.size, Tsize: b.tsize}, nil
+	return Root{Cid: c, Size: n.size, Tsize: n.tsize}, nil
 }
 
 // base reads the interior nodes of an existing file and holds each against the
@@ -79,7 +82,8 @@ type base struct {
 	load        Load
 	leafPrefix  []byte // of the binary CIDs of leaves
 	innerPrefix []byte
-	digest      int // bytes of the digest that follows
+	digest      int     // bytes of the digest that follows
+	cid         cid.Cid // of the file; undefined: there is none
 	root        baseNode
 	level       int        // of root
 	kids        []baseNode // of root
@@ -98,7 +102,7 @@ func (p Profile) cidPrefix(codec uint64) (prefix []byte, digest int, err error) 
 
 // openBase loads the root node of a file.
 func (p Profile) openBase(ctx context.Context, load Load, c cid.Cid) (*base, error) {
-	b := &base{layout: p.layout(), load: load}
+	b := &base{layout: p.layout(), load: load, cid: c}
 	leaf := uint64(codecDagPB)
 	if p.RawLeaves {
 		leaf = codecRaw
@@ -110,7 +114,6 @@ func (p Profile) openBase(ctx context.Context, load Load, c cid.Cid) (*base, err
 	if b.innerPrefix, _, err = p.cidPrefix(codecDagPB); err != nil || !c.Defined() {
 		return b, err
 	}
-	b.root.cid = c.Bytes()
 	block, err := b.fetch(ctx, c)
 	if err != nil {
 		return nil, err
@@ -126,7 +129,7 @@ func (b *base) openRoot(c cid.Cid, block []byte) error {
 	switch c.Type() {
 	case codecRaw:
 		b.root.size = uint64(len(block))
-		return b.checkLeafRoot(len(block))
+		return b.checkLeafRoot(c, len(block))
 	case codecDagPB:
 	default:
 		return fmt.Errorf("%w: codec 0x%x", ErrForeign, c.Type())
@@ -150,9 +153,9 @@ func (b *base) openRoot(c cid.Cid, block []byte) error {
 	b.root.size = m.size
 	if links == 0 {
 		b.root.size = uint64(len(m.data))
-		return b.checkLeafRoot(len(m.data))
+		return b.checkLeafRoot(c, len(m.data))
 	}
-	if m.size > math.MaxInt64 || m.size <= uint64(b.chunk) || !hasPrefix(b.root.cid, b.innerPrefix, b.digest) {
+	if m.size > math.MaxInt64 || m.size <= uint64(b.chunk) || !hasPrefix(c.Bytes(), b.innerPrefix, b.digest) {
 		return fmt.Errorf("%w: root of %d bytes", ErrForeign, m.size)
 	}
 	b.level = b.height(b.chunks(m.size))
@@ -160,8 +163,8 @@ func (b *base) openRoot(c cid.Cid, block []byte) error {
 	return err
 }
 
-func (b *base) checkLeafRoot(size int) error {
-	if !hasPrefix(b.root.cid, b.leafPrefix, b.digest) || int64(size) > b.chunk {
+func (b *base) checkLeafRoot(c cid.Cid, size int) error {
+	if !hasPrefix(c.Bytes(), b.leafPrefix, b.digest) || int64(size) > b.chunk {
 		return fmt.Errorf("%w: single leaf of %d bytes", ErrForeign, size)
 	}
 	return nil
@@ -178,12 +181,13 @@ func (b *base) fetch(ctx context.Context, c cid.Cid) ([]byte, error) {
 	return block, nil
 }
 
-// children loads an interior node of a level and appends its child links to kids.
+// children loads an interior node of a level and returns its children. kids is
+// memory that the result may use.
 func (b *base) children(ctx context.Context, n baseNode, level int, kids []baseNode) ([]baseNode, error) {
 	if n.raw == nil {
-		return append(kids, b.kids...), nil // only the root has no link to it
+		return b.kids, nil // only the root has no link to it
 	}
-	root, err := n.root()
+	root, err := b.subtree(n)
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +195,7 @@ func (b *base) children(ctx context.Context, n baseNode, level int, kids []baseN
 	if err != nil {
 		return nil, err
 	}
-	if kids, err = b.parse(block, n.size, level, kids); err != nil {
+	if kids, err = b.parse(block, n.size, level, kids[:0]); err != nil {
 		return nil, fmt.Errorf("unixfs: edit %s: %w", root.Cid, err)
 	}
 	return kids, nil
@@ -202,17 +206,16 @@ func (b *base) parse(block []byte, size uint64, level int, kids []baseNode) ([]b
 	if level == 1 {
 		prefix = b.leafPrefix
 	}
-	first := len(kids)
 	data, err := scanNode(block, func(l rawLink) error {
 		// Unchanged links are copied as they stand, so they must stand in the
 		// one form we would give them.
-		if !hasPrefix(l.cid, prefix, b.digest) || len(l.name) != 0 || len(l.all) != linkLen(len(l.cid), 0, l.tsize) {
-			return fmt.Errorf("%w: link %d", ErrForeign, len(kids)-first)
+		if !hasPrefix(l.cid, prefix, b.digest) || len(l.name) != 0 || len(l.all) != linkLen(len(l.cid), 0, l.tsize) || len(l.all) > 127 {
+			return fmt.Errorf("%w: link %d", ErrForeign, len(kids))
 		}
 		if kids == nil {
 			kids = make([]baseNode, 0, len(block)/len(l.all)+1)
 		}
-		kids = append(kids, baseNode{raw: l.all, cid: l.cid, tsize: l.tsize})
+		kids = append(kids, baseNode{raw: l.all, tsize: l.tsize})
 		return nil
 	})
 	if err != nil {
@@ -225,7 +228,7 @@ func (b *base) parse(block []byte, size uint64, level int, kids []baseNode) ([]b
 	if m.typ != File || len(m.data) > 0 || !m.stat.isZero() || m.packed || m.size != size {
 		return nil, fmt.Errorf("%w: interior node of another form, or of %d bytes where its parent says %d", ErrForeign, m.size, size)
 	}
-	return kids, b.sizes(&m, kids[first:], size, level)
+	return kids, b.sizes(&m, kids, size, level)
 }
 
 // sizes gives each child its size, which only the last may have less of than a

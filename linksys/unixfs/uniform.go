@@ -24,9 +24,7 @@ func (u *uniform) grow(p Profile, level int) error {
 			child = u.root[n-1]
 		}
 		f := newFileNode(int64(p.MaxLinks))
-		for range p.MaxLinks {
-			f.add(child)
-		}
+		f.addEqual(child, uint64(p.MaxLinks))
 		keep := func(b Block) error { u.full = append(u.full, b); return nil }
 		root, err := p.node(f, Stat{}, keep)
 		if err != nil {
@@ -102,15 +100,21 @@ func (w *uniformWriter) subtree(level int, size uint64, emit Emit) (Root, error)
 		return w.cut(size, emit)
 	}
 	child := lay.full(level - 1)
-	f := newFileNode(int64(size/child) + 1)
-	for size > 0 {
-		n := min(child, size)
-		kid, err := w.subtree(level-1, n, emit)
+	n, rest := size/child, size%child
+	f := newFileNode(int64(n) + 1)
+	if n > 0 {
+		kid, err := w.full(level-1, emit)
+		if err != nil {
+			return Root{}, err
+		}
+		f.addEqual(kid, n)
+	}
+	if rest > 0 {
+		kid, err := w.subtree(level-1, rest, emit)
 		if err != nil {
 			return Root{}, err
 		}
 		f.add(kid)
-		size -= n
 	}
 	return w.p.node(f, Stat{}, emit)
 }
