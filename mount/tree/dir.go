@@ -135,6 +135,26 @@ func checkName(name string) error {
 // marked as unsealed up to the root. The caller holds ns and undoes it with
 // unlock. Errors: ENOTDIR; fs.ErrNotExist when it was removed.
 func (t *Tree) lockDir(dir Ino) (*inode, error) {
+	n, err := t.markedDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	return n, t.lock(n)
+}
+
+// lock locks a pinned directory, or unpins it when it was removed.
+func (t *Tree) lock(n *inode) error {
+	n.mu.Lock()
+	if n.rec.Nlink == 0 {
+		t.unlock(n)
+		return fs.ErrNotExist
+	}
+	return nil
+}
+
+// markedDir pins the directory dir, marked as unsealed up to the root. That
+// locks the directories above it: none of them may be locked by the caller.
+func (t *Tree) markedDir(dir Ino) (*inode, error) {
 	n, err := t.pin(dir)
 	if err != nil {
 		return nil, err
@@ -146,11 +166,6 @@ func (t *Tree) lockDir(dir Ino) (*inode, error) {
 	if err := t.mark(n); err != nil {
 		t.unpin(n, 1)
 		return nil, err
-	}
-	n.mu.Lock()
-	if n.rec.Nlink == 0 {
-		t.unlock(n)
-		return nil, fs.ErrNotExist
 	}
 	return n, nil
 }

@@ -138,13 +138,14 @@ func (n *node) rename(from string, to *node, name string, flags tree.RenameFlags
 	return nil
 }
 
-// dump describes everything below n, one line a name, for comparison.
-func (n *node) dump(path string, b *strings.Builder) {
-	fmt.Fprintf(b, "%s kind=%d perm=%o nlink=%d", path, n.kind, n.perm, n.nlink)
-	switch n.kind {
-	case index.File:
+// dump describes everything below n, one line a name, for comparison: with the
+// contents of files or without.
+func (n *node) dump(path string, b *strings.Builder, contents bool) {
+	fmt.Fprintf(b, "%s ino=%d kind=%d perm=%o nlink=%d", path, n.ino, n.kind, n.perm, n.nlink)
+	switch {
+	case n.kind == index.File && contents:
 		fmt.Fprintf(b, " size=%d sum=%x", len(n.data), sum(n.data))
-	case index.Symlink:
+	case n.kind == index.Symlink:
 		fmt.Fprintf(b, " target=%s", n.target)
 	}
 	for _, k := range slices.Sorted(maps.Keys(n.xattrs)) {
@@ -152,19 +153,20 @@ func (n *node) dump(path string, b *strings.Builder) {
 	}
 	b.WriteByte('\n')
 	for _, name := range slices.Sorted(maps.Keys(n.entries)) {
-		n.entries[name].dump(path+"/"+name, b)
+		n.entries[name].dump(path+"/"+name, b, contents)
 	}
 }
 
 // world is a tree under test and the model that it must equal.
 type world struct {
 	*rig
-	rng  *rand.Rand
-	root *node
+	rng       *rand.Rand
+	root      *node
+	published func(*node) // hears of contents that a replacing rename published
 }
 
 func newWorld(r *rig, seed uint64) *world {
-	w := &world{rig: r, rng: rand.New(rand.NewPCG(seed, 1)), root: newNode(index.Dir, 0o755)}
+	w := &world{rig: r, rng: rand.New(rand.NewPCG(seed, 1)), root: newNode(index.Dir, 0o755), published: func(*node) {}}
 	w.root.ino = tree.RootIno
 	return w
 }
@@ -222,7 +224,14 @@ func (w *world) step() error {
 		to, toName := w.pick(index.Dir), w.name()
 		flags := []tree.RenameFlags{0, 0, 0, tree.RenameNoReplace, tree.RenameExchange}[w.rng.IntN(5)]
 		what = fmt.Sprintf("rename %d/%s -> %d/%s flags %d", d.ino, name, to.ino, toName, flags)
+		src, replaced := d.entries[name], to.entries[toName]
 		want, got = d.rename(name, to, toName, flags), w.tree.Rename(w.ctx, d.ino, name, to.ino, toName, flags)
+		if want == nil && replaced != nil && src != replaced {
+			w.published(src)
+			if flags == tree.RenameExchange {
+				w.published(replaced)
+			}
+		}
 	case k < 90:
 		what, got = w.change(w.pick(index.File))
 	default:

@@ -72,17 +72,11 @@ func (t *Tree) rename(ctx context.Context, op Ino, oname string, np Ino, nname s
 	t.ns.Lock()
 	defer t.ns.Unlock()
 	var r renaming
-	if r.oldDir, err = t.lockDir(op); err != nil {
+	unlock, err := t.lockPair(&r, op, np)
+	if err != nil {
 		return false, err
 	}
-	defer t.unlock(r.oldDir)
-	r.newDir = r.oldDir
-	if np != op {
-		if r.newDir, err = t.lockDir(np); err != nil {
-			return false, err
-		}
-		defer t.unlock(r.newDir)
-	}
+	defer unlock()
 	if r.from, err = t.db.Dirent(op, oname); err != nil {
 		return false, err
 	}
@@ -126,6 +120,35 @@ func (t *Tree) rename(ctx context.Context, op Ino, oname string, np Ino, nname s
 		return false, err
 	}
 	return false, e.commit()
+}
+
+// lockPair locks the two directories of a rename, which may be one. Both are
+// marked before, since one may lie below the other.
+func (t *Tree) lockPair(r *renaming, op, np Ino) (unlock func(), err error) {
+	if r.oldDir, err = t.markedDir(op); err != nil {
+		return nil, err
+	}
+	r.newDir = r.oldDir
+	if np != op {
+		if r.newDir, err = t.markedDir(np); err != nil {
+			t.unpin(r.oldDir, 1)
+			return nil, err
+		}
+	}
+	if err := t.lock(r.oldDir); err != nil {
+		if np != op {
+			t.unpin(r.newDir, 1)
+		}
+		return nil, err
+	}
+	if np == op {
+		return func() { t.unlock(r.oldDir) }, nil
+	}
+	if err := t.lock(r.newDir); err != nil {
+		t.unlock(r.oldDir)
+		return nil, err
+	}
+	return func() { t.unlock(r.newDir); t.unlock(r.oldDir) }, nil
 }
 
 // ensurePublished reports whether one of the locked inodes has contents that

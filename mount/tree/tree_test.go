@@ -133,21 +133,26 @@ func (r *rig) reopen() {
 // listing and attributes agree.
 func (r *rig) dump() string {
 	var b strings.Builder
-	r.dumpNode("", tree.RootIno, &b)
+	r.dumpNode("", tree.RootIno, &b, nil)
 	return b.String()
 }
 
-func (r *rig) dumpNode(path string, ino tree.Ino, b *strings.Builder) {
+// dumpNode calls contents, if there is one, instead of describing a file's bytes.
+func (r *rig) dumpNode(path string, ino tree.Ino, b *strings.Builder, contents func(tree.Ino, []byte)) {
 	a, err := r.tree.Getattr(ino)
 	must(r.t, err)
-	fmt.Fprintf(b, "%s kind=%d perm=%o nlink=%d", path, a.Kind, a.Perm, a.Nlink)
+	fmt.Fprintf(b, "%s ino=%d kind=%d perm=%o nlink=%d", path, ino, a.Kind, a.Perm, a.Nlink)
 	switch a.Kind {
 	case index.File:
 		data := make([]byte, a.Size)
 		if n, err := r.tree.Read(r.ctx, ino, data, 0); n != len(data) && err != nil {
 			r.t.Fatalf("read %s: %d of %d bytes: %v", path, n, len(data), err)
 		}
-		fmt.Fprintf(b, " size=%d sum=%x", a.Size, sum(data))
+		if contents != nil {
+			contents(ino, data)
+		} else {
+			fmt.Fprintf(b, " size=%d sum=%x", a.Size, sum(data))
+		}
 	case index.Symlink:
 		target, err := r.tree.Readlink(ino)
 		must(r.t, err)
@@ -181,7 +186,7 @@ func (r *rig) dumpNode(path string, ino tree.Ino, b *strings.Builder) {
 		if c.Ino != children[name] {
 			r.t.Errorf("%s/%s: look-up gives inode %d, listing %d", path, name, c.Ino, children[name])
 		}
-		r.dumpNode(path+"/"+name, c.Ino, b)
+		r.dumpNode(path+"/"+name, c.Ino, b, contents)
 		r.tree.Forget(c.Ino, 1)
 	}
 }
@@ -252,7 +257,7 @@ func TestModel(t *testing.T) {
 func (w *world) compare(t *testing.T, when string) {
 	t.Helper()
 	var want strings.Builder
-	w.root.dump("", &want)
+	w.root.dump("", &want, true)
 	if got := w.dump(); got != want.String() {
 		t.Fatalf("%s: the tree differs from the model:\n%s", when, difference(got, want.String()))
 	}
