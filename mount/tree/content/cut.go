@@ -54,22 +54,17 @@ func (c *Cut) Content() index.Content { return c.content() }
 // Err is why Stage failed for this cut, or nil.
 func (c *Cut) Err() error { return c.err }
 
-// plan is what a batch has to change in the index for a cut.
+// plan is what a batch has to change in the index for a cut. It keeps no buffers:
+// who commits it may have to wait for a lock whose holder waits for memory.
 type plan struct {
 	chunks []chunkPlan
 	clear  bool             // nothing that is published stays
 	staged []*place         // of the extents to be set; each with a reference to its segment
 	stored []*source        // in blocks that need a flush
-	inline []inline         // bytes of the extents to be set, in their order
+	inline [][]byte         // bytes of the extents to be set, in their order
 	deltas map[uint64]int64 // changes of the segments' live bytes
 	ready  bool             // everything it refers to is durable
 	filled bool
-}
-
-// inline is bytes that go into the batch, with a reference to their buffer.
-type inline struct {
-	buf  *buf
-	data []byte
 }
 
 type chunkPlan struct {
@@ -316,7 +311,7 @@ func (c *Cut) resolve(n *needs) {
 				n.syncs[p.place.seg] = max(n.syncs[p.place.seg], p.place.ticket)
 			default:
 				p.kind = index.Inline
-				c.plan.inline = append(c.plan.inline, inline{buf: src.buf.hold(), data: src.mem()[p.skip : p.skip+p.n]})
+				c.plan.inline = append(c.plan.inline, slices.Clone(src.mem()[p.skip:p.skip+p.n]))
 			}
 		}
 	}
@@ -415,7 +410,7 @@ func (c *Cut) Fill(b *index.Batch) {
 			e := index.Extent{Off: start + int64(n.off), Len: int64(n.n), Kind: n.kind, Skip: int64(n.skip)}
 			switch n.kind {
 			case index.Inline:
-				e.Data, e.Skip, in = in[0].data, 0, in[1:]
+				e.Data, e.Skip, in = in[0], 0, in[1:]
 			case index.Staged:
 				e.Seg, e.Pos, e.CRC = n.place.seg.id, n.place.pos, n.place.crc
 			case index.Block:
@@ -492,9 +487,6 @@ func (c *Cut) end() {
 func (c *Cut) unplan() {
 	for _, p := range c.plan.staged {
 		p.seg.unref()
-	}
-	for _, in := range c.plan.inline {
-		c.f.fs.mem.release(in.buf)
 	}
 	c.plan = plan{}
 }
