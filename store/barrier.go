@@ -11,9 +11,6 @@ import (
 	"github.com/ipfs/go-cid"
 )
 
-// syncers is how many flushes of one batch run at once.
-const syncers = 8
-
 // Sync implements [Syncer]. Cancelling ctx ends the wait, not the barrier.
 func (d *Dir) Sync(ctx context.Context) error {
 	if err := d.enter(); err != nil {
@@ -66,7 +63,7 @@ func (d *Dir) commit(b *batch) error {
 			small++
 		}
 	}
-	whole := small > d.queue.limits.wholeFlush
+	whole := d.whole.worth(small)
 	if err := d.writeBatch(b, whole); err != nil {
 		return err
 	}
@@ -175,7 +172,7 @@ func (d *Dir) nameBatch(b *batch) error {
 		}
 		e.renamed = true
 	}
-	if len(touched) > d.queue.limits.wholeNames {
+	if d.whole.worth(len(touched)) {
 		if err := d.whole.do(); err != nil {
 			return d.poison(fmt.Errorf("flush names: %w", err))
 		}
@@ -206,52 +203,6 @@ func (d *Dir) forget(b *batch) {
 		e.drop()
 	}
 	d.stats.barriers.Add(1)
-}
-
-// group lets concurrent callers share one run of sync: whoever comes while it
-// runs waits for the next one, which begins after they came. A failure is for
-// ever: the kernel reports lost bytes once, and whose they were is not known.
-type group struct {
-	sync func() error
-
-	mu        sync.Mutex
-	cur, next *groupRun
-	failed    error
-}
-
-type groupRun struct {
-	done chan struct{}
-	err  error
-}
-
-func (g *group) do() error {
-	g.mu.Lock()
-	run := &groupRun{done: make(chan struct{})}
-	switch {
-	case g.cur == nil:
-		g.cur = run
-		go g.run(run)
-	case g.next == nil:
-		g.next = run
-	default:
-		run = g.next
-	}
-	g.mu.Unlock()
-	<-run.done
-	return run.err
-}
-
-func (g *group) run(r *groupRun) {
-	for r != nil {
-		if r.err = g.failed; r.err == nil {
-			r.err = g.sync()
-		}
-		close(r.done)
-		g.mu.Lock()
-		g.failed = r.err
-		r, g.cur, g.next = g.next, g.next, nil
-		g.mu.Unlock()
-	}
 }
 
 // parallel calls f(0) to f(n-1) from at most workers goroutines and returns the

@@ -102,7 +102,7 @@ func Open(root disk.FS, opts Options) (*Dir, error) {
 		return nil, fmt.Errorf("store: open: %w", err)
 	}
 	d.folders.init(root)
-	d.whole.sync = root.SyncFS
+	d.whole.sync, d.whole.few = root.SyncFS, fewFlushes
 	d.queue.init(d)
 	d.table.init()
 	d.pages.init(opts.Pages)

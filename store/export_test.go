@@ -9,8 +9,9 @@ func (d *Dir) Shrink() {
 		kick:     load{count: 40, memory: 1 << 20, files: 4, bytes: 1 << 20},
 		limit:    load{count: 80, memory: 2 << 20, files: 8, bytes: 2 << 20},
 		express:  load{count: 8, memory: 1 << 20, files: 4, bytes: 1 << 20},
-		batchMax: 36, wholeFlush: 3, wholeNames: 12,
+		batchMax: 36,
 	}
+	d.whole.few = 9 // both ways of flushing are taken, for bytes and for names
 }
 
 // Path is where a block's file is, relative to the store.

@@ -9,21 +9,16 @@ import (
 // limit puts wait. Memory is that of small blocks; files are large blocks, each
 // with an open handle. The express lane takes so little that no one who waits
 // for it notices. A batch has at most batchMax blocks.
-//
-// Up to wholeFlush small files of a batch are flushed one by one, which touches
-// nobody else's data; more of them by flushing the file system, which is cheaper
-// from a few dozen on (doc/benchmarks.md). wholeNames is the same for folders
-// with new names.
 type limits struct {
-	kick, limit, express             load
-	batchMax, wholeFlush, wholeNames int
+	kick, limit, express load
+	batchMax             int
 }
 
 var defaultLimits = limits{
 	kick:     load{count: 2048, memory: 8 << 20, files: 64, bytes: 64 << 20},
 	limit:    load{count: 16384, memory: 48 << 20, files: 512, bytes: 256 << 20},
 	express:  load{count: 128, memory: 4 << 20, files: 16, bytes: 20 << 20},
-	batchMax: 2048, wholeFlush: 32, wholeNames: 64,
+	batchMax: 2048,
 }
 
 // load measures a set of pending blocks.
