@@ -322,11 +322,20 @@ func BenchmarkDecodeNode(b *testing.B) {
 		b.Fatal(err)
 	}
 	block := s[root.Cid]
-	cpu(b)
-	b.SetBytes(int64(len(block)))
-	for b.Loop() {
-		if _, err := unixfs.DecodeNode(root.Cid, block); err != nil {
-			b.Fatal(err)
+	b.Run("ours", func(b *testing.B) {
+		cpu(b)
+		for b.Loop() {
+			if _, err := unixfs.DecodeNode(root.Cid, block); err != nil {
+				b.Fatal(err)
+			}
 		}
-	}
+	})
+	b.Run("boxo", func(b *testing.B) {
+		cpu(b)
+		for b.Loop() {
+			if _, err := dag.DecodeProtobuf(block); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }

@@ -13,11 +13,8 @@ import (
 // rabinAverage is the average chunk of "rabin" without a size, in bytes.
 const rabinAverage = 256 << 10
 
-// checkChunker tells whether a content-defined chunker exists; "" is none.
+// checkChunker tells whether a content-defined chunker exists.
 func checkChunker(s string) error {
-	if s == "" {
-		return nil
-	}
 	_, err := splitter(strings.NewReader(""), s)
 	return err
 }
@@ -50,6 +47,9 @@ type chunks interface {
 }
 
 func (p Profile) chunks(r io.Reader) (chunks, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
 	if p.Chunker == "" {
 		return &fixedChunks{r: r, size: int(p.ChunkSize)}, nil
 	}

@@ -20,6 +20,9 @@ type Change struct {
 
 // Dir builds a directory. See [Profile.BuildDir].
 func (b Builder) Dir(ctx context.Context, entries iter.Seq2[Entry, error], emit Emit) (Root, error) {
+	if err := b.Profile.Validate(); err != nil {
+		return Root{}, fmt.Errorf("unixfs: build directory: %w", err)
+	}
 	var all []Entry
 	for e, err := range entries {
 		if err == nil {

@@ -52,6 +52,9 @@ type dirEditor struct {
 }
 
 func (d *dirEditor) edit(changes []Change) (Root, error) {
+	if err := d.p.Validate(); err != nil {
+		return Root{}, err
+	}
 	changes, err := cleanChanges(changes)
 	if err != nil {
 		return Root{}, err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"strings"
 	"sync"
 
 	"github.com/ipfs/go-cid"
@@ -35,6 +36,9 @@ type Run struct {
 // with ErrForeign or ErrMalformed; what is not loaded is believed. Profiles with
 // a Chunker cannot edit: ErrForeign.
 func (p Profile) EditFile(ctx context.Context, load Load, base cid.Cid, size uint64, changed iter.Seq2[Run, error], emit Emit) (Root, error) {
+	if err := p.Validate(); err != nil {
+		return Root{}, fmt.Errorf("unixfs: edit: %w", err)
+	}
 	if p.Chunker != "" {
 		return Root{}, fmt.Errorf("unixfs: edit: %w: chunks cut by content", ErrForeign)
 	}
@@ -50,17 +54,20 @@ func (p Profile) EditFile(ctx context.Context, load Load, base cid.Cid, size uin
 	next, stop := iter.Pull2(changed)
 	defer stop()
 	lay := p.layout()
-	e := &fileEditor{layout: lay, p: p, ctx: ctx, emit: emit, size: size, count: lay.chunks(size), next: next}
+	b, err := p.newBase(load)
+	if err != nil {
+		return Root{}, err
+	}
+	e := &fileEditor{layout: lay, p: p, ctx: ctx, base: b, emit: emit, size: size, count: lay.chunks(size), next: next}
 	e.zeros = uniformWriter{p: p, zero: true}
 	if err := e.advance(); err != nil {
 		return Root{}, err
 	}
-	if e.run.First == 0 && e.run.Count == e.count {
-		base = cid.Undef // nothing of it is left: do not even look
-	}
-	var err error
-	if e.base, err = p.openBase(ctx, load, base); err != nil {
-		return Root{}, err
+	replaced := e.run.First == 0 && e.run.Count == e.count // nothing of base is left: do not even look
+	if base.Defined() && !replaced {
+		if err := b.open(ctx, base); err != nil {
+			return Root{}, err
+		}
 	}
 	return e.edit()
 }
@@ -103,8 +110,11 @@ func (e *fileEditor) advance() error {
 		}
 		want = last
 	}
-	if r.Leaf.Size != want || !r.Leaf.Cid.Defined() {
-		return fmt.Errorf("unixfs: edit: leaf of %d bytes at chunk %d, want %d", r.Leaf.Size, r.First, want)
+	if r.Leaf.Size != want || e.p.RawLeaves && r.Leaf.Tsize != want {
+		return fmt.Errorf("unixfs: edit: leaf of %d bytes (Tsize %d) at chunk %d, want %d", r.Leaf.Size, r.Leaf.Tsize, r.First, want)
+	}
+	if c := r.Leaf.Cid.KeyString(); len(c) != len(e.base.leafPrefix)+e.base.digest || !strings.HasPrefix(c, string(e.base.leafPrefix)) {
+		return fmt.Errorf("unixfs: edit: leaf %s at chunk %d is none of this profile", r.Leaf.Cid, r.First)
 	}
 	e.run = r
 	e.uniform = uniformWriter{p: e.p, tree: uniform{leaf: r.Leaf}}

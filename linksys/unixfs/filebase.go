@@ -100,9 +100,9 @@ func (p Profile) cidPrefix(codec uint64) (prefix []byte, digest int, err error) 
 	return b[:len(b)-digest], digest, nil
 }
 
-// openBase loads the root node of a file.
-func (p Profile) openBase(ctx context.Context, load Load, c cid.Cid) (*base, error) {
-	b := &base{layout: p.layout(), load: load, cid: c}
+// newBase is an empty file.
+func (p Profile) newBase(load Load) (*base, error) {
+	b := &base{layout: p.layout(), load: load}
 	leaf := uint64(codecDagPB)
 	if p.RawLeaves {
 		leaf = codecRaw
@@ -111,17 +111,21 @@ func (p Profile) openBase(ctx context.Context, load Load, c cid.Cid) (*base, err
 	if b.leafPrefix, b.digest, err = p.cidPrefix(leaf); err != nil {
 		return nil, err
 	}
-	if b.innerPrefix, _, err = p.cidPrefix(codecDagPB); err != nil || !c.Defined() {
-		return b, err
-	}
+	b.innerPrefix, _, err = p.cidPrefix(codecDagPB)
+	return b, err
+}
+
+// open loads the root node of a file.
+func (b *base) open(ctx context.Context, c cid.Cid) error {
+	b.cid = c
 	block, err := b.fetch(ctx, c)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := b.openRoot(c, block); err != nil {
-		return nil, fmt.Errorf("unixfs: edit %s: %w", c, err)
+		return fmt.Errorf("unixfs: edit %s: %w", c, err)
 	}
-	return b, nil
+	return nil
 }
 
 func (b *base) openRoot(c cid.Cid, block []byte) error {

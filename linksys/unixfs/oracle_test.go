@@ -94,7 +94,11 @@ func small(rnd *rand.Rand) unixfs.Profile {
 // fan-out, where nodes of a single child are.
 func TestFilesLikeBoxo(t *testing.T) {
 	rnd := random(t)
-	for range 3000 {
+	shapes := 5000
+	if testing.Short() {
+		shapes = 1000
+	}
+	for range shapes {
 		p := small(rnd)
 		leaves := int64(1)
 		for range rnd.IntN(6) {

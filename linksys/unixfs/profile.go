@@ -33,6 +33,9 @@ type Profile struct {
 	DirLinks int      // a directory with more entries than this is sharded; 0: no such limit
 }
 
+// maxLinks keeps an interior node well below MaxBlock, whatever the hash.
+const maxLinks = 8192
+
 // SizeMode says how the size of a directory is measured against DirLimit.
 type SizeMode uint8
 
@@ -154,27 +157,35 @@ func (p Profile) String() string {
 	return best
 }
 
-// Validate tells whether the settings go together. Errors: ErrProfile.
+// Validate tells whether the settings go together. Whatever takes a profile
+// calls it first. Errors: ErrProfile.
 func (p Profile) Validate() error {
-	for _, rule := range []struct {
-		ok  bool
-		msg string
-	}{
-		{p.CidVersion == 0 || p.CidVersion == 1, "CID version must be 0 or 1"},
-		{p.CidVersion == 1 || p.Hash == mh.SHA2_256, "CID version 0 needs sha2-256"},
-		{hashName(p.Hash) != "", "hash must be sha2-256, sha2-512, blake2b-256 or blake3"},
-		{p.ChunkSize > 0 && p.ChunkSize <= maxChunk, fmt.Sprintf("chunk size must be 1 to %d bytes", maxChunk)},
-		{p.MaxLinks >= 2 && p.MaxLinks <= 8192, "links per node must be 2 to 8192"},
-		{p.Fanout >= minFanout && p.Fanout <= maxFanout && p.Fanout&(p.Fanout-1) == 0, "fan-out must be a power of two, 8 to 1024"},
-		{int(p.DirSize) < len(sizeModes), "no such size mode"},
-		{p.DirLimit >= 0 && p.DirLimit <= maxChunk, fmt.Sprintf("directory limit must be 0 to %d bytes", maxChunk)},
-		{p.DirLinks >= 0, "directory links must not be negative"},
-	} {
-		if !rule.ok {
-			return fmt.Errorf("%w: %s", ErrProfile, rule.msg)
-		}
+	bad := ""
+	switch {
+	case p.CidVersion != 0 && p.CidVersion != 1:
+		bad = "CID version must be 0 or 1"
+	case p.CidVersion == 0 && p.Hash != mh.SHA2_256:
+		bad = "CID version 0 needs sha2-256"
+	case p.Hash != mh.SHA2_256 && hashName(p.Hash) == "":
+		bad = "hash must be sha2-256, sha2-512, blake2b-256 or blake3"
+	case p.ChunkSize < 1 || p.ChunkSize > maxChunk:
+		bad = fmt.Sprintf("chunk size must be 1 to %d bytes", maxChunk)
+	case p.MaxLinks < 2 || p.MaxLinks > maxLinks:
+		bad = fmt.Sprintf("links per node must be 2 to %d", maxLinks)
+	case p.Fanout < minFanout || p.Fanout > maxFanout || p.Fanout&(p.Fanout-1) != 0:
+		bad = fmt.Sprintf("fan-out must be a power of two, %d to %d", minFanout, maxFanout)
+	case int(p.DirSize) >= len(sizeModes):
+		bad = "no such size mode"
+	case p.DirLimit < 0 || p.DirLimit > maxChunk:
+		bad = fmt.Sprintf("directory limit must be 0 to %d bytes", maxChunk)
+	case p.DirLinks < 0:
+		bad = "limit of directory links must not be negative"
+	case p.Chunker != "":
+		return checkChunker(p.Chunker)
+	default:
+		return nil
 	}
-	return checkChunker(p.Chunker)
+	return fmt.Errorf("%w: %s", ErrProfile, bad)
 }
 
 func hashName(code uint64) string {

@@ -272,12 +272,21 @@ func TestEditFileArguments(t *testing.T) {
 		"short leaf":   {{First: 0, Count: 1, Leaf: short}},
 		"full at end":  {{First: 2, Count: 1, Leaf: full}},
 		"run over end": {{First: 1, Count: 2, Leaf: full}},
-		"no CID":       {{First: 0, Count: 1, Leaf: unixfs.Root{Size: 4}}},
+		"no CID":       {{First: 0, Count: 1, Leaf: unixfs.Root{Size: 4, Tsize: 4}}},
+		"dag-pb leaf":  {{First: 0, Count: 1, Leaf: unixfs.Root{Cid: cid.NewCidV1(cid.DagProtobuf, full.Cid.Hash()), Size: 4, Tsize: 4}}},
+		"wrong Tsize":  {{First: 0, Count: 1, Leaf: unixfs.Root{Cid: full.Cid, Size: 4, Tsize: 12}}},
 	} {
 		if root, err := p.EditFile(t.Context(), store.load, cid.Undef, 11, runs(list), discard); err == nil {
 			t.Errorf("%s: built %+v", name, root)
 		}
 	}
+	if _, err := p.EditFile(t.Context(), nil, cid.Undef, 11, runs([]unixfs.Run{{First: 0, Count: 2, Leaf: full}}), discard); err != nil {
+		t.Errorf("right runs: %v", err)
+	}
+	wantErr(t, unixfs.ErrProfile, func() error {
+		_, err := unixfs.Profile{}.EditFile(t.Context(), nil, cid.Undef, 11, nil, discard)
+		return err
+	})
 	broken := errors.New("broken")
 	failing := func(yield func(unixfs.Run, error) bool) { yield(unixfs.Run{}, broken) }
 	wantErr(t, broken, func() error {

@@ -299,6 +299,13 @@ func (m *message) field(w *wire, field uint64, start []byte) error {
 	case 3:
 		m.size, m.hasSize = v, true
 	case 4:
+		for len(w.b) > 0 && w.b[0] == tagBlockSize { // those that follow at once
+			_, n := binary.Uvarint(w.b[1:])
+			if n <= 0 {
+				return malformed("varint")
+			}
+			w.b = w.b[1+n:]
+		}
 		return m.blockSize(start, len(start)-len(w.b))
 	case 5:
 		m.hashType = v
