@@ -257,6 +257,7 @@ func randomInode(rng *rand.Rand) index.Inode {
 	maybe(func() { in.Atime = randomTime(rng) })
 	maybe(func() { in.Ctime, in.Btime = randomTime(rng), randomTime(rng) })
 	maybe(func() { in.Base, in.BaseSize, in.Tsize = randomCid(rng), rng.Int64(), rng.Uint64() })
+	maybe(func() { in.BaseData, in.Alloc, in.Xattrs = rng.Int64(), rng.Int64(), rng.Uint32() })
 	maybe(func() { in.Size = rng.Int64() })
 	maybe(func() { in.Visible = []index.Range{{Off: 0, Len: 5}, {Off: 9, Len: rng.Int64() >> 1}} })
 	maybe(func() { in.Target = "../target" })

@@ -29,14 +29,14 @@ func examples(t *testing.T, db *DB) {
 		Parent: 1, Next: 1000, Unsealed: true})
 	b.SetInode(2, &Inode{Kind: File, Perm: 0o644, Uid: 1000, Gid: 100, Nlink: 2, Mtime: t0,
 		Atime: Timespec{Sec: -1, Nsec: 999_999_999}, Ctime: Timespec{Sec: 1 << 40}, Btime: t0, Parent: 1, Cookie: 300,
-		Content: Content{Base: c, BaseSize: 1 << 30, Size: 1 << 31, Visible: []Range{{0, 4096}, {8192, 1 << 29}}},
-		Tsize:   1<<30 + 77, LinkID: [16]byte{1, 2, 3, 15: 16}})
+		Content: Content{Base: c, BaseSize: 1 << 30, BaseData: 1 << 29, Size: 1 << 31, Visible: []Range{{0, 4096}, {8192, 1 << 29}}},
+		Tsize:   1<<30 + 77, LinkID: [16]byte{1, 2, 3, 15: 16}, Alloc: 1 << 20, Xattrs: 2})
 	b.SetInode(3, &Inode{Kind: Symlink, Perm: 0o777, Nlink: 1, Target: "../a", Content: Content{Size: 4, BaseSize: 4}})
 	b.SetInode(1<<63-1, &Inode{Kind: CharDev, Rdev: 0x103, Nlink: 1})
 	b.SetDirent(1, Dirent{Name: "näme\n", Ino: 2, Kind: File, Cookie: 300})
 	b.SetBackref(2, 1, 300)
 	b.SetExtent(2, Extent{Off: 0, Len: 5, Kind: Inline, Data: []byte("hello")})
-	b.SetExtent(2, Extent{Off: 5, Len: 1 << 20, Kind: Staged, Seg: 7, Pos: 1 << 33, CRC: 0xdeadbeef})
+	b.SetExtent(2, Extent{Off: 5, Len: 1 << 20, Kind: Staged, Seg: 7, Pos: 1 << 33, CRC: 0xdeadbeef, Skip: 9})
 	b.SetExtent(2, Extent{Off: 1 << 21, Len: 1 << 20, Kind: Block, Block: c, Skip: 512})
 	b.SetExtent(2, Extent{Off: 1 << 22, Len: 1 << 62, Kind: Hole})
 	b.SetChanged(1, "gone")
