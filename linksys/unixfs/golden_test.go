@@ -20,8 +20,8 @@ import (
 )
 
 // longGolden is the input size, in bytes, from which a row only runs without
-// -short.
-const longGolden = 256 << 20
+// -short: those of 1 GiB, and those of a million leaves of 64 bytes.
+const longGolden = 64 << 20
 
 // stream is the generator of testdata/cids.tsv: an endless deterministic stream.
 type stream struct {
@@ -115,7 +115,7 @@ func golden(t *testing.T, profile, input, options string) (unixfs.Root, error) {
 			t.Fatal(err)
 		}
 		if n >= longGolden && testing.Short() {
-			t.Skip("1 GiB: not with -short")
+			t.Skip("not with -short")
 		}
 		return b.File(t.Context(), &stream{seed: uint64(seed), n: n}, discard)
 	case "numbered":

@@ -310,3 +310,79 @@ func TestEditFileArguments(t *testing.T) {
 		t.Error("edited a file whose root is missing")
 	}
 }
+
+// TestLoadAndEmitFail: the n-th failure of Load or Emit is the error of the call,
+// so that a missing block stays the store's error and is no missing name.
+func TestLoadAndEmitFail(t *testing.T) {
+	p := unixfs.V1_2025
+	p.ChunkSize, p.MaxLinks, p.Fanout, p.DirLimit = 4, 2, 8, 200
+	store := blocks{}
+	file, err := p.BuildFile(t.Context(), &stream{n: 101}, store.emit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := p.BuildDir(t.Context(), numbered(t, p, 40), store.emit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := p.Leaf([]byte("abcd"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := []unixfs.Run{{First: 3, Count: 1, Leaf: unixfs.LeafRoot(leaf, 4)}}
+	var changes []unixfs.Change
+	for i := range 35 {
+		changes = append(changes, unixfs.Change{Name: fmt.Sprintf("file-%06d", i)})
+	}
+	changes = append(changes, unixfs.Change{Name: "new", Set: true, Entry: unixfs.Entry{Cid: leaf.Cid, Tsize: 4}})
+	broken := errors.New("broken")
+	for name, op := range map[string]func(unixfs.Load, unixfs.Emit) error{
+		"edit file": func(load unixfs.Load, emit unixfs.Emit) error {
+			_, err := p.EditFile(t.Context(), load, file.Cid, 90, runs(list), emit)
+			return err
+		},
+		"grow directory": func(load unixfs.Load, emit unixfs.Emit) error {
+			_, err := p.EditDir(t.Context(), load, dir.Cid, changes[35:], emit)
+			return err
+		},
+		"shrink directory": func(load unixfs.Load, emit unixfs.Emit) error {
+			_, err := p.EditDir(t.Context(), load, dir.Cid, changes, emit)
+			return err
+		},
+		"find": func(load unixfs.Load, _ unixfs.Emit) error {
+			_, err := unixfs.Find(t.Context(), load, dir.Cid, "file-000007")
+			return err
+		},
+		"list": func(load unixfs.Load, _ unixfs.Emit) (last error) {
+			for _, err := range unixfs.List(t.Context(), load, dir.Cid) {
+				last = err
+			}
+			return last
+		},
+	} {
+		for n := 1; ; n++ {
+			calls := 0
+			step := func() error {
+				if calls++; calls == n {
+					return broken
+				}
+				return nil
+			}
+			err := op(func(ctx context.Context, c cid.Cid) ([]byte, error) {
+				if err := step(); err != nil {
+					return nil, err
+				}
+				return store.load(ctx, c)
+			}, func(unixfs.Block) error { return step() })
+			if calls < n {
+				if err != nil || n < 3 {
+					t.Errorf("%s: %v after %d calls", name, err, calls)
+				}
+				break
+			}
+			if !errors.Is(err, broken) || errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%s: call %d: %v", name, n, err)
+			}
+		}
+	}
+}
