@@ -122,6 +122,33 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fu
 	if !ok {
 		return fuse.ENOTSUP
 	}
+	if s.Mask == 0 {
+		return f.clearPrivileges(in, out)
+	}
+	return f.applyAttr(cancel, in, s, out)
+}
+
+// clearPrivileges answers a SETATTR that changes nothing. The kernel sends it
+// when suid and sgid have to go: before fallocate(2) and copy_file_range(2) by
+// those without the right to keep them, and for a chown(2) to nobody new. For
+// the latter it has not checked who asks, so that somebody who can neither
+// write the file nor owns it is told that all is well and changes nothing.
+func (f *fileSystem) clearPrivileges(in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
+	a, err := f.tree.Getattr(tree.Ino(in.NodeId))
+	if err != nil {
+		return f.status(opSetattr, in.NodeId, err)
+	}
+	owns := in.Uid == 0 || in.Uid == a.Uid
+	writes := a.Perm&0o002 != 0 || a.Perm&0o020 != 0 && in.Gid == a.Gid
+	if a.Kind != index.Dir && (owns || writes) {
+		return f.applyAttr(nil, in, tree.SetAttr{Mask: tree.KillPriv}, out)
+	}
+	fillAttr(&out.Attr, a)
+	out.SetTimeout(keep)
+	return fuse.OK
+}
+
+func (f *fileSystem) applyAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, s tree.SetAttr, out *fuse.AttrOut) fuse.Status {
 	var a tree.Attr
 	err := interruptible(cancel, in.Pid, func(ctx context.Context) (err error) {
 		a, err = f.tree.Setattr(ctx, tree.Ino(in.NodeId), s)

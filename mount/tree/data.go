@@ -108,7 +108,7 @@ func (t *Tree) Fallocate(ctx context.Context, ino Ino, mode uint32, off, n int64
 	if off > math.MaxInt64-n {
 		return syscall.EFBIG
 	}
-	return t.modify(ino, true, func(f *content.File) error {
+	return t.modify(ino, false, func(f *content.File) error {
 		switch mode {
 		case 0, fallocKeepSize:
 			return f.Allocate(ctx, off, n, mode == fallocKeepSize)
@@ -188,7 +188,7 @@ func (t *Tree) CopyRange(ctx context.Context, src Ino, srcOff int64, dst Ino, ds
 		return 0, nil
 	}
 	var copied int64
-	err = t.modify(dst, true, func(f *content.File) (err error) {
+	err = t.modify(dst, false, func(f *content.File) (err error) {
 		copied, err = f.CopyFrom(ctx, in, srcOff, dstOff, n)
 		return err
 	})
