@@ -50,6 +50,9 @@ type run struct {
 
 const slots = 8
 
+// longName has as many bytes as a name may have.
+var longName = strings.Repeat("n", 255)
+
 // Run compares the folder tested with the folder trusted; both must exist and
 // be empty.
 func Run(t testing.TB, trusted, tested string, o Options) {
@@ -88,7 +91,7 @@ func Run(t testing.TB, trusted, tested string, o Options) {
 func (r *run) fail(format string, args ...any) {
 	r.t.Helper()
 	r.t.Fatalf("twin: seed %d, operation %d: %s\nbefore it:\n%s", r.o.Seed, r.n,
-		fmt.Sprintf(format, args...), strings.Join(r.log[max(0, len(r.log)-60):], "\n"))
+		fmt.Sprintf(format, args...), strings.ReplaceAll(strings.Join(r.log[max(0, len(r.log)-200):], "\n"), longName, "<255 n>"))
 }
 
 func (r *run) closeAll() {
@@ -130,9 +133,9 @@ func (r *run) anyPath() string {
 	for i := range names {
 		switch n := r.rnd.IntN(60); n {
 		case 0:
-			names[i] = strings.Repeat("n", 255)
+			names[i] = longName
 		case 1:
-			names[i] = strings.Repeat("n", 256)
+			names[i] = longName + "n"
 		case 2:
 			names[i] = "\xff\x80 \n"
 		case 3:
