@@ -75,9 +75,10 @@
 //
 // # What is ours
 //
-// Kubo's directories depend on their history near the limit (one that grew past
-// it and shrank again may stay sharded); here sharding depends on the entries
-// alone, as in a fresh "ipfs add". cafs keeps mode, mtime and the rest of an
+// A directory edited through Kubo's MFS can depend on its history at the limit
+// (measured by links, one that just grew past it and lost that entry again stays
+// sharded); here sharding depends on the entries alone, as in a fresh "ipfs
+// add". cafs keeps mode, mtime and the rest of an
 // inode out of content DAGs; [Stat] exists to read others' and to import like
 // Kubo. Names are bytes, not UTF-8, as in Linux.
 package unixfs
