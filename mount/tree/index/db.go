@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,6 +66,9 @@ func Open(fs disk.FS, o Options) (*DB, error) {
 	if o.RoomWait <= 0 {
 		o.RoomWait = defaultRoomWait
 	}
+	if err := checkEngine(fs); err != nil {
+		return nil, fmt.Errorf("index: open: %w", err)
+	}
 	g := newGuard(fs, o.Logger, o.RoomWait)
 	db := &DB{log: o.Logger, guard: g, stall: newStall()}
 	err := g.run(func() (err error) {
@@ -115,6 +120,23 @@ func engineOptions(g *guard, s *stall, cacheBytes int64) *pebble.Options {
 		o.Levels[i].IndexBlockSize = 256 << 10 // one level of index block to a table
 	}
 	return o
+}
+
+// checkEngine refuses an engine format above ours, which the engine might
+// know: it is kept as the last part of the name of a marker file.
+func checkEngine(fs disk.FS) error {
+	entries, err := fs.ReadDir(".")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		marker, ok := strings.CutPrefix(e.Name, "marker.format-version.")
+		_, version, _ := strings.Cut(marker, ".")
+		if v, err := strconv.ParseUint(version, 10, 64); ok && err == nil && v > uint64(engineFormat) {
+			return fmt.Errorf("engine format %d, this program knows %d: %w", v, engineFormat, ErrVersion)
+		}
+	}
+	return nil
 }
 
 // checkVersion refuses an index of another version and marks a new one.

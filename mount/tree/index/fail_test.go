@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -64,9 +65,9 @@ func TestSyncCancelled(t *testing.T) {
 // TestStalled: a commit held back because the engine is behind ends when the
 // index fails, and goes on when the engine has caught up.
 func TestStalled(t *testing.T) {
-	var bad bool
+	var bad atomic.Bool
 	db := open(t, disk.NewFault(disk.NewMem(), func(op disk.Op) error {
-		if bad && op.Kind == disk.OpSync {
+		if bad.Load() && op.Kind == disk.OpSync {
 			return syscall.EIO
 		}
 		return nil
@@ -81,7 +82,7 @@ func TestStalled(t *testing.T) {
 	}
 	db.Stall(true)
 	go set()
-	bad = true
+	bad.Store(true)
 	if err := db.Sync(t.Context()); !errors.Is(err, index.ErrReadOnly) || !errors.Is(err, syscall.EIO) {
 		t.Errorf("sync: %v", err)
 	}
@@ -190,6 +191,14 @@ func TestVersion(t *testing.T) {
 	}
 	if _, err := index.Open(mem, index.Options{}); !errors.Is(err, index.ErrVersion) {
 		t.Errorf("index of version 2: %v", err)
+	}
+	f, err := mem.OpenFile("marker.format-version.000099.999", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	if _, err := index.Open(mem, index.Options{}); !errors.Is(err, index.ErrVersion) {
+		t.Errorf("engine format 999: %v", err)
 	}
 }
 
