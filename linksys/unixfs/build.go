@@ -17,7 +17,7 @@ type Builder struct {
 	Profile Profile
 	// Workers is how many goroutines hash and emit leaves. With more than one,
 	// Emit must be safe for concurrent use; each node is still emitted after
-	// all below it. Memory stays below 2*Workers+2 chunks.
+	// all below it. At most Workers+2 chunks are in memory.
 	Workers int
 	// Stat goes into the root. A raw leaf has no room for it, so that a file
 	// gets dag-pb leaves then, as in Kubo.

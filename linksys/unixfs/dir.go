@@ -57,11 +57,14 @@ func (p Profile) dir(ctx context.Context, entries []Entry, stat Stat, emit Emit)
 			return Root{}, fmt.Errorf("%w: %q twice", ErrName, entries[i].Name)
 		}
 	}
-	links := make([]byte, 0, d.size+len(entries)*(16*int(p.DirSize))) // other modes count less than the links take
-	tsize := uint64(0)
+	n, tsize := 0, uint64(0)
+	for _, e := range entries {
+		n += linkLen(e.Cid.ByteLen(), len(e.Name), e.Tsize)
+		tsize += clampTsize(e.Tsize)
+	}
+	links := make([]byte, 0, n)
 	for _, e := range entries {
 		links = appendLink(links, e, "")
-		tsize += clampTsize(e.Tsize)
 	}
 	return p.flatNode(links, tsize, d, stat, emit)
 }

@@ -75,10 +75,9 @@
 //
 // # What is ours
 //
-// A directory edited through Kubo's MFS can depend on its history at the limit
-// (measured by links, one that just grew past it and lost that entry again stays
-// sharded); here sharding depends on the entries alone, as in a fresh "ipfs
-// add". cafs keeps mode, mtime and the rest of an
+// A directory edited through Kubo's MFS can depend on its history (one that a long
+// name pushed past the limit stays sharded when it then loses short ones); here
+// sharding depends on the entries alone, as in a fresh "ipfs add". cafs keeps mode, mtime and the rest of an
 // inode out of content DAGs; [Stat] exists to read others' and to import like
 // Kubo. Names are bytes, not UTF-8, as in Linux.
 package unixfs
