@@ -449,3 +449,78 @@ func mustCid(t testing.TB, codec uint64, data []byte) cid.Cid {
 	}
 	return c
 }
+
+// gate is a store in which no leaf arrives before several were asked for.
+type gate struct {
+	*recorder
+	mu    sync.Mutex
+	open  chan struct{} // nil: not yet in use
+	need  int
+	asked map[cid.Cid]struct{}
+}
+
+func (g *gate) Get(ctx context.Context, c cid.Cid) ([]byte, error) {
+	g.mu.Lock()
+	open := g.open
+	if open != nil && len(g.asked) < g.need {
+		if g.asked[c] = struct{}{}; len(g.asked) == g.need {
+			close(open)
+		}
+	}
+	g.mu.Unlock()
+	if open != nil {
+		select {
+		case <-open:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return g.recorder.Get(ctx, c)
+}
+
+func (g *gate) use() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.open = make(chan struct{})
+}
+
+// TestReadAhead: a sequential reader has three leaves fetched at the same time,
+// raw ones and others, and a single large read too.
+func TestReadAhead(t *testing.T) {
+	for _, p := range []unixfs.Profile{unixfs.V1_2025, unixfs.V0_2015} {
+		for _, piece := range []int{128 << 10, 12 << 20} {
+			g := &gate{recorder: newStore(), need: 3, asked: map[cid.Cid]struct{}{}}
+			data := stream(6, 16<<20)
+			root, err := p.BuildFile(t.Context(), bytes.NewReader(data), g.emit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sys := newSystem(t, g, linksys.Options{})
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			f, err := sys.OpenFile(ctx, root.Cid)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if piece > maxFirst {
+				g.use()
+			}
+			buf := make([]byte, piece)
+			for off := 0; off < len(data); off += piece {
+				n, err := f.ReadAt(ctx, buf, int64(off))
+				if err != nil && !errors.Is(err, io.EOF) || !bytes.Equal(buf[:n], data[off:off+n]) {
+					t.Fatalf("pieces of %d: at %d: %v (%d leaves asked for)", piece, off, err, len(g.asked))
+				}
+				if off == 0 && piece < maxFirst {
+					if n := g.reads(); n > 2 { // the root, and the leaf if it had to be whole
+						t.Errorf("the first read asked for %d blocks", n)
+					}
+					g.use()
+				}
+			}
+		}
+	}
+}
+
+// maxFirst is the longest read, in bytes, that alone makes no sequence.
+const maxFirst = 2 << 20

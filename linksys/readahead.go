@@ -26,7 +26,7 @@ type stream struct {
 	ahead   int64  // end of what was asked for ahead of it
 	window  int64  // how far ahead to fetch; 0 until a second read follows the first
 	used    uint64 // File.clock at the last read; 0 when unused
-	running bool   // a goroutine is fetching for this stream
+	running bool   // a goroutine is fetching for this stream, or one it replaced
 }
 
 // touch notes a read of n bytes at off and tells whether it belongs to a
@@ -38,33 +38,47 @@ func (f *File) touch(off, n int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.clock++
-	slack := min(max(4*n, minSlack), maxSlack)
-	st := &f.streams[0]
-	for i := range f.streams {
-		s := &f.streams[i]
-		if s.used != 0 && off <= s.next+slack && off+n >= s.next-slack {
-			st = s
-			s.window = min(max(2*s.window, minWindow, 4*n), maxWindow, f.s.cache.parts[classLeaf].limit/3)
-			break
-		}
-		if s.used < st.used {
-			st = s
-		}
-	}
-	if st.used != 0 && (off > st.next+slack || off+n < st.next-slack) || st.used == 0 {
-		run := st.running
-		*st = stream{ahead: off, running: run}
-		if n > maxLeaf {
-			st.window = n // one read over many leaves gains from fetching them together
-		}
+	st := f.follow(off, n)
+	if st == nil {
+		st = f.begin(off, n)
 	}
 	st.used = f.clock
 	st.next = max(st.next, off+n)
-	st.ahead = max(st.ahead, min(off, st.next))
 	if st.window > 0 && !st.running && st.ahead < f.size && st.ahead-st.next < st.window/2 {
 		st.running = f.s.background(func(ctx context.Context) { f.runAhead(ctx, st) })
 	}
 	return st.window > 0
+}
+
+// follow returns the stream a read continues, with a wider window, or nil. The
+// caller holds mu.
+func (f *File) follow(off, n int64) *stream {
+	slack := min(max(4*n, minSlack), maxSlack)
+	for i := range f.streams {
+		st := &f.streams[i]
+		if st.used != 0 && off <= st.next+slack && off+n >= st.next-slack {
+			st.window = min(max(2*st.window, minWindow, 4*n), maxWindow, f.s.cache.parts[classLeaf].limit/3)
+			st.ahead = max(st.ahead, off)
+			return st
+		}
+	}
+	return nil
+}
+
+// begin starts a stream in the place of the one used least recently. The caller
+// holds mu.
+func (f *File) begin(off, n int64) *stream {
+	st := &f.streams[0]
+	for i := range f.streams {
+		if f.streams[i].used < st.used {
+			st = &f.streams[i]
+		}
+	}
+	*st = stream{next: off + n, ahead: off, running: st.running}
+	if n > maxLeaf {
+		st.window = n // one read over many leaves gains from fetching them together
+	}
+	return st
 }
 
 // runAhead fetches a stream's window, then ends. Errors are left to the reader,

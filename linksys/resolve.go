@@ -127,8 +127,8 @@ func (s *System) WriteJSON(ctx context.Context, w io.Writer, t Target) error {
 }
 
 // CopyRange writes the bytes [from, to) of the file at a path below root; a
-// negative bound counts from the end, and to may lie past it. The walk is a
-// selector with a byte range.
+// negative bound counts from the end, and to may lie past it. Only the leaves
+// that hold them are read.
 func (s *System) CopyRange(ctx context.Context, w io.Writer, root cid.Cid, path string, from, to int64) (int64, error) {
 	t, err := s.Resolve(ctx, root, path)
 	if err != nil {
