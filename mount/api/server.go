@@ -57,11 +57,14 @@ type Server struct {
 	Handlers map[string]Handler
 	Logger   *slog.Logger
 
-	life  context.Context
-	stop  context.CancelFunc
-	l     *net.UnixListener
-	conns sync.WaitGroup
-	path  string
+	life context.Context
+	stop context.CancelFunc
+	l    *net.UnixListener
+	path string
+
+	mu     sync.Mutex // guards closed, and makes an Add come before the Wait
+	closed bool
+	conns  sync.WaitGroup // connections being served
 }
 
 // maxConns bounds the connections served at a time; more wait to be accepted.
@@ -111,7 +114,10 @@ func (s *Server) Serve() {
 			}
 			return
 		}
-		s.conns.Add(1)
+		if !s.admit() {
+			c.Close()
+			return
+		}
 		go func() {
 			defer func() { c.Close(); s.conns.Done(); <-slots }()
 			if err := s.serveConn(c); err != nil {
@@ -121,10 +127,26 @@ func (s *Server) Serve() {
 	}
 }
 
+// admit counts a connection in, unless the server has been closed.
+func (s *Server) admit() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.conns.Add(1)
+	}
+	return !s.closed
+}
+
 // Close stops accepting, cancels what runs, waits for it and removes the socket.
 func (s *Server) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
 	s.stop()
 	err := s.l.Close()
+	if errors.Is(err, net.ErrClosed) {
+		err = nil
+	}
 	s.conns.Wait()
 	if e := os.Remove(s.path); err == nil && !errors.Is(e, os.ErrNotExist) {
 		err = e

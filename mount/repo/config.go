@@ -114,6 +114,9 @@ func Init(path string, c Config) error {
 	if err := canInit(path); err != nil {
 		return err
 	}
+	if err := os.Chmod(path, 0o700); err != nil { // what is kept is for its owner, whatever the folder was before
+		return fmt.Errorf("repo: init: %w", err)
+	}
 	for _, name := range []string{BlocksName, IndexName, StagingName} {
 		if err := os.Mkdir(filepath.Join(path, name), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 			return fmt.Errorf("repo: init: %w", err)

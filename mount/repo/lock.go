@@ -172,7 +172,13 @@ func LockedBy(path string) (h Holder, held bool, err error) {
 	case nil:
 		return readHolder(f), false, nil
 	case unix.EWOULDBLOCK:
-		return readHolder(f), true, nil
+		for range 10 {
+			if h = readHolder(f); h.PID != 0 {
+				break
+			}
+			time.Sleep(lockPoll / 10) // it has just been taken
+		}
+		return h, true, nil
 	}
 	return Holder{}, false, fmt.Errorf("repo: lock %s: %w", f.Name(), err)
 }
