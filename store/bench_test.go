@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"os"
+	"sync"
 	"testing"
 
 	"cafs/shard"
@@ -21,13 +22,13 @@ import (
 // CAFS_BENCH_DIR says where the folders are made.
 func BenchmarkStore(b *testing.B) {
 	for name, open := range map[string]func(b *testing.B) storetest.Target{
-		"cafs":        func(b *testing.B) storetest.Target { return cafsTarget(b, store.Options{}) },
-		"cafs-direct": func(b *testing.B) storetest.Target { return cafsTarget(b, store.Options{DirectIO: true}) },
-		"cafs-r12":    func(b *testing.B) storetest.Target { return cafsTarget(b, store.Options{Shard: shard.R12}) },
-		"cafs-r122":   func(b *testing.B) storetest.Target { return cafsTarget(b, store.Options{Shard: shard.R122}) },
-		"cafs-r133":   func(b *testing.B) storetest.Target { return cafsTarget(b, store.Options{Shard: shard.R133}) },
-		"fsstore":     fsstoreTarget,
-		"memstore":    memstoreTarget,
+		"cafs":          func(b *testing.B) storetest.Target { return cafsTarget(b, store.Options{}) },
+		"cafs-buffered": func(b *testing.B) storetest.Target { return cafsTarget(b, store.Options{Buffered: true}) },
+		"cafs-r12":      func(b *testing.B) storetest.Target { return cafsTarget(b, store.Options{Shard: shard.R12}) },
+		"cafs-r122":     func(b *testing.B) storetest.Target { return cafsTarget(b, store.Options{Shard: shard.R122}) },
+		"cafs-r133":     func(b *testing.B) storetest.Target { return cafsTarget(b, store.Options{Shard: shard.R133}) },
+		"fsstore":       fsstoreTarget,
+		"memstore":      memstoreTarget,
 	} {
 		b.Run(name, func(b *testing.B) { storetest.Bench(b, open) })
 	}
@@ -134,5 +135,42 @@ func memstoreTarget(b *testing.B) storetest.Target {
 		Delete: func(c cid.Cid) error { delete(s.Bag, string(c.Hash())); return nil },
 		Sync:   func() error { return nil },
 		Close:  func() error { return nil },
+	}
+}
+
+// BenchmarkStream writes 512 MiB in blocks of 1 MiB from two goroutines, then
+// syncs: what a large file costs.
+func BenchmarkStream(b *testing.B) {
+	for name, opts := range map[string]store.Options{"buffered": {Buffered: true}, "direct": {}} {
+		b.Run(name, func(b *testing.B) {
+			const blocks = 512
+			_, v := storetest.Block(1, 1<<20)
+			b.SetBytes(blocks << 20)
+			for i := range b.N {
+				b.StopTimer()
+				t := cafsTarget(b, opts)
+				names := storetest.Names(blocks, uint64(i)+1)
+				b.StartTimer()
+				var wg sync.WaitGroup
+				for g := range 2 {
+					wg.Go(func() {
+						for k := g; k < blocks; k += 2 {
+							if err := t.Put(names[k], v); err != nil {
+								b.Error(err)
+								return
+							}
+						}
+					})
+				}
+				wg.Wait()
+				if err := t.Sync(); err != nil {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				if err := t.Close(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

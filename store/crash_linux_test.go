@@ -75,7 +75,7 @@ func shutdown(t *testing.T, fstype string, rng *rand.Rand) {
 	if err := os.RemoveAll(mnt + "/lost+found"); err != nil {
 		t.Fatal(err)
 	}
-	d, err := store.Open(fs, store.Options{CreateIfMissing: true, DirectIO: rng.IntN(2) == 0})
+	d, err := store.Open(fs, store.Options{CreateIfMissing: true, Buffered: rng.IntN(2) == 0})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,8 +37,10 @@ type Options struct {
 	// fail with ErrFull before they are touched. Zero: 16 MiB and 1024, or 1/64
 	// of the file system where that is less.
 	ReserveBytes, ReserveInodes int64
-	// DirectIO writes large blocks around the page cache where it can.
-	DirectIO bool
+	// Buffered writes large blocks through the page cache. Otherwise those whose
+	// memory and length are whole pages go around it where the file system can:
+	// less work, since what was just written is seldom read from here.
+	Buffered bool
 	Logger   *slog.Logger
 }
 
@@ -73,10 +75,11 @@ type Dir struct {
 	files  fileCache
 	sweeps sweeps
 
-	failed atomic.Pointer[error]
-	stats  counters
-	stop   context.CancelFunc // ends background counting
-	work   sync.WaitGroup     // background goroutines
+	failed   atomic.Pointer[error]
+	noDirect atomic.Bool // the file system refused to go around the page cache
+	stats    counters
+	stop     context.CancelFunc // ends background counting
+	work     sync.WaitGroup     // background goroutines
 }
 
 // Open opens the store in the folder root, which stays the caller's to close

@@ -2,11 +2,11 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"syscall"
 	"unsafe"
-
-	"cafs/store/disk"
 
 	"github.com/ipfs/go-cid"
 )
@@ -113,7 +113,10 @@ func (d *Dir) hold(e *entry, block []byte) error {
 		e.data = append(make([]byte, 0, len(block)), block...)
 		return nil
 	}
-	t, f, err := d.createLarge(block)
+	if ok, err := d.holdDirect(e, block); ok || err != nil {
+		return err
+	}
+	t, f, err := d.staging.create(0)
 	if err != nil {
 		return d.writeFailed(e, err)
 	}
@@ -128,20 +131,46 @@ func (d *Dir) hold(e *entry, block []byte) error {
 	return nil
 }
 
+// holdDirect writes a large block around the page cache; ok is false when it
+// has to go through it. The kernel takes whole pages only, so the file is
+// opened once more to be read and flushed.
+func (d *Dir) holdDirect(e *entry, block []byte) (ok bool, err error) {
+	if d.opts.Buffered || d.noDirect.Load() || len(block)%pageSize != 0 ||
+		uintptr(unsafe.Pointer(unsafe.SliceData(block)))%pageSize != 0 {
+		return false, nil
+	}
+	t, f, err := d.staging.create(syscall.O_DIRECT)
+	if errors.Is(err, syscall.EINVAL) {
+		d.noDirect.Store(true)
+		t.remove() // some file systems make the file all the same
+		return false, nil
+	}
+	if err != nil {
+		return false, d.writeFailed(e, err)
+	}
+	_, err = f.WriteAt(block, 0)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		e.file, err = t.stage.OpenFile(t.name, os.O_RDWR, 0)
+	}
+	if err != nil {
+		t.remove() // best effort; swept at the next open
+		if errors.Is(err, syscall.EINVAL) {
+			d.noDirect.Store(true)
+			return false, nil
+		}
+		return false, d.writeFailed(e, err)
+	}
+	e.temp = t
+	d.wrote(e)
+	return true, nil
+}
+
 // wrote notes that the entry's bytes are in its temporary file.
 func (d *Dir) wrote(e *entry) {
 	e.written = true
 	d.room.wrote(e.size, 1)
 	d.stats.written.Add(e.size)
-}
-
-// createLarge opens a temporary file for block, around the page cache where
-// that was asked for and the kernel can: it takes aligned memory only.
-func (d *Dir) createLarge(block []byte) (temp, disk.File, error) {
-	if d.opts.DirectIO && len(block)%pageSize == 0 && uintptr(unsafe.Pointer(&block[0]))%pageSize == 0 {
-		if t, f, err := d.staging.create(syscall.O_DIRECT); err == nil {
-			return t, f, nil
-		}
-	}
-	return d.staging.create(0)
 }

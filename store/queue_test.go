@@ -97,3 +97,32 @@ func TestSharedBarrier(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestDirectRefused: a file system that takes no writes around the page cache
+// gets them through it.
+func TestDirectRefused(t *testing.T) {
+	for _, kind := range []disk.OpKind{disk.OpCreate, disk.OpWrite} {
+		var open atomic.Bool
+		refuse := disk.FailAt(1, syscall.EINVAL, kind)
+		fs := disk.NewFault(disk.NewMem(), func(op disk.Op) error {
+			if !open.Load() {
+				return nil
+			}
+			return refuse(op)
+		})
+		d, err := store.Open(fs, store.Options{CreateIfMissing: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		open.Store(true)
+		for i := range uint64(2) {
+			c, b := storetest.Block(i, 1<<20)
+			if err := d.Put(context.Background(), c, b); err != nil {
+				t.Fatalf("%s: %v", kind, err)
+			}
+		}
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

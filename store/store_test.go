@@ -40,8 +40,8 @@ func TestSuite(t *testing.T) {
 		"dir on mem": func(t *testing.T) store.Store {
 			return openDir(t, disk.NewMem(), store.Options{})
 		},
-		"dir, direct": func(t *testing.T) store.Store {
-			return openDir(t, openOS(t), store.Options{DirectIO: true})
+		"dir, buffered": func(t *testing.T) store.Store {
+			return openDir(t, openOS(t), store.Options{Buffered: true})
 		},
 		"faultless wrapper": func(t *testing.T) store.Store {
 			return openDir(t, disk.NewFault(openOS(t), func(disk.Op) error { return nil }), store.Options{})
