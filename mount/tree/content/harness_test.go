@@ -104,8 +104,7 @@ func (r *repo) open() error {
 		}
 		segs = append(segs, s)
 	}
-	var err error
-	r.files, err = content.OpenWatched(content.Config{
+	cfg := content.Config{
 		Staging: r.sub("staging"), Blocks: r.blocks, Leaf: r.profile.Leaf, ChunkSize: r.profile.ChunkSize,
 		DirtyLimit: r.limit, SpaceReserve: 1, Segments: segs, Logger: discard(),
 		OpenBase: func(ctx context.Context, c cid.Cid) (content.Base, error) { return r.sys.OpenFile(ctx, c) },
@@ -116,7 +115,13 @@ func (r *repo) open() error {
 			}
 			return r.profile.LeafData(c, b)
 		},
-	}, 1<<20)
+	}
+	var err error
+	if r.limit == 0 { // as in production
+		r.files, err = content.Open(cfg)
+	} else {
+		r.files, err = content.OpenWatched(cfg, 1<<20)
+	}
 	return err
 }
 
