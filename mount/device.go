@@ -108,7 +108,10 @@ func (p policy) mountHelper(dir string) (int, error) {
 
 // helperError makes an error of what fusermount3 printed, which is all it says.
 func helperError(dir string, err error, text string) error {
-	text = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(text), "fusermount3: "))
+	if _, said, ok := strings.Cut(text, "fusermount3: "); ok {
+		text = said
+	}
+	text = strings.TrimSpace(text)
 	switch {
 	case text == "":
 		return fmt.Errorf("mount: %s: fusermount3: %w", dir, err)

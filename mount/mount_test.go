@@ -91,9 +91,13 @@ func serve(text string) error {
 }
 
 // roots lists the tree's own root. While the file "hang" is beside the
-// repository it does not return, like a store that does not answer.
+// repository it does not return, like a store that does not answer; while
+// "panic" is there it fails as our own mistakes do.
 func roots(ctx context.Context, t *tree.Tree, repo string) ([]cid.Cid, error) {
 	hang := filepath.Join(filepath.Dir(repo), "hang")
+	if _, err := os.Stat(filepath.Join(filepath.Dir(repo), "panic")); err == nil {
+		panic("a test asked for it")
+	}
 	for {
 		if _, err := os.Stat(hang); err != nil {
 			root, err := t.Seal(ctx, tree.RootIno)
@@ -153,7 +157,6 @@ type mounted struct {
 	cmd     *exec.Cmd
 	in      io.WriteCloser
 	out     *bufio.Reader
-	log     *strings.Builder
 	hanging uint64 // listings that TestInterrupt has started
 }
 
@@ -182,7 +185,7 @@ func mountTest(t *testing.T, o serveOptions) *mounted {
 			m.stop()
 		}
 		if t.Failed() {
-			t.Logf("log of the server:\n%s", m.log)
+			t.Logf("log of the server:\n%s", m.log())
 		}
 	})
 	return m
@@ -212,10 +215,15 @@ func (m *mounted) start() {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	m.log = new(strings.Builder)
 	m.cmd = exec.Command(os.Args[0])
 	m.cmd.Env = append(os.Environ(), serveEnv+"="+string(text))
-	m.cmd.Stderr = m.log
+	// A file, not a pipe: what the server wrote is there at once.
+	log, err := os.OpenFile(m.logName(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer log.Close()
+	m.cmd.Stderr = log
 	if m.in, err = m.cmd.StdinPipe(); err != nil {
 		m.t.Fatal(err)
 	}
@@ -230,7 +238,7 @@ func (m *mounted) start() {
 	if line, err := m.out.ReadString('\n'); err != nil || line != "ready\n" {
 		m.cmd.Wait()
 		m.cmd = nil
-		m.t.Fatalf("server: %q, %v\n%s", line, err, m.log)
+		m.t.Fatalf("server: %q, %v\n%s", line, err, m.log())
 	}
 	m.watch()
 }
@@ -266,6 +274,17 @@ func (m *mounted) remount() {
 	m.start()
 }
 
+func (m *mounted) logName() string { return filepath.Join(filepath.Dir(m.opts.Repo), "log") }
+
+// log is what the server has logged so far.
+func (m *mounted) log() string {
+	text, err := os.ReadFile(m.logName())
+	if err != nil {
+		m.t.Error(err)
+	}
+	return string(text)
+}
+
 func (m *mounted) path(names ...string) string {
 	return filepath.Join(append([]string{m.Dir}, names...)...)
 }
@@ -281,7 +300,7 @@ func (m *mounted) ask(line string, answer any) {
 		err = json.Unmarshal(text, answer)
 	}
 	if err != nil {
-		m.t.Fatalf("%s: %v\n%s", line, err, m.log)
+		m.t.Fatalf("%s: %v\n%s", line, err, m.log())
 	}
 }
 

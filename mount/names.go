@@ -181,7 +181,27 @@ func (f *fileSystem) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, 
 	err := interruptible(cancel, in.Pid, func(ctx context.Context) error {
 		return f.tree.Rename(ctx, tree.Ino(in.NodeId), oldName, tree.Ino(in.Newdir), newName, flags)
 	})
+	if err == nil && in.NodeId != in.Newdir {
+		f.moved(in.Newdir, newName)
+		if flags&tree.RenameExchange != 0 {
+			f.moved(in.NodeId, oldName)
+		}
+	}
 	return f.status(opRename, in.NodeId, err)
+}
+
+// moved drops the kernel's copy of a directory's listing after it came to a new
+// parent: the kernel does so for both parents, but not for the entry ".." in
+// the directory itself.
+func (f *fileSystem) moved(parent uint64, name string) {
+	a, err := f.tree.Lookup(tree.Ino(parent), name)
+	if err != nil {
+		return // gone again
+	}
+	defer f.tree.Forget(a.Ino, 1)
+	if a.Kind == index.Dir {
+		f.notifyListing(uint64(a.Ino))
+	}
 }
 
 func (f *fileSystem) Readlink(cancel <-chan struct{}, h *fuse.InHeader) ([]byte, fuse.Status) {

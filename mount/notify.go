@@ -66,8 +66,10 @@ func (s *Server) Changed(ino tree.Ino) {
 	}
 }
 
-// notifyListing drops the kernel's copy of a listing, in the background since
-// it is called within a READDIR.
+// notifyListing drops the kernel's copy of a directory's listing. It may be
+// called within a READDIR or RENAME of that directory: the kernel locks the
+// pages of a listing only while it copies from or to them, never during a
+// request, unlike those of a file.
 func (f *fileSystem) notifyListing(id uint64) {
-	go f.server.Load().InodeNotify(id, 0, 0)
+	f.server.Load().InodeNotify(id, 0, 0)
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -130,6 +131,64 @@ func TestReaddir(t *testing.T) {
 	}
 }
 
+// TestMovedDir: after a directory moved, its entry ".." is the new parent,
+// although the kernel had kept the listing.
+func TestMovedDir(t *testing.T) {
+	m := mountTest(t, serveOptions{})
+	for _, dir := range []string{"a", "b", "a/d"} {
+		if err := os.Mkdir(m.path(dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dotdot := func() uint64 {
+		fd, err := unix.Open(m.path("b", "d"), unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		for _, d := range dents(t, fd, 4096) {
+			if d.name == ".." {
+				return d.ino
+			}
+		}
+		return 0
+	}
+	if _, err := os.ReadDir(m.path("a", "d")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(m.path("a", "d"), m.path("b", "d")); err != nil {
+		t.Fatal(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(m.path("b"), &st); err != nil {
+		t.Fatal(err)
+	}
+	if got := dotdot(); got != st.Ino {
+		t.Errorf(`".." is inode %d, the parent %d`, got, st.Ino)
+	}
+}
+
+// TestPanic: a handler that panics answers EIO, and the mount lives.
+func TestPanic(t *testing.T) {
+	m := mountTest(t, serveOptions{})
+	beside := filepath.Join(filepath.Dir(m.opts.Repo), "panic")
+	if err := os.WriteFile(beside, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.ReadDir(m.path(".cafs", "ipfs")); !errors.Is(err, unix.EIO) {
+		t.Errorf("a panic: %v, want EIO", err)
+	}
+	if err := os.Remove(beside); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.ReadDir(m.path(".cafs", "ipfs")); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+	if !strings.Contains(m.log(), "a test asked for it") {
+		t.Errorf("the log does not have the panic:\n%s", m.log())
+	}
+}
+
 // TestNotified: what commands change behind the kernel's back is seen at once,
 // although it had kept the opposite.
 func TestNotified(t *testing.T) {
@@ -169,7 +228,7 @@ func TestNotified(t *testing.T) {
 // for no lesser signal, which no file on a disk answers with EINTR either.
 func TestInterrupt(t *testing.T) {
 	m := mountTest(t, serveOptions{})
-	hang := m.opts.Repo[:strings.LastIndex(m.opts.Repo, "/")] + "/hang"
+	hang := filepath.Join(filepath.Dir(m.opts.Repo), "hang")
 	set := func(on bool) {
 		t.Helper()
 		err := os.Remove(hang)

@@ -263,7 +263,7 @@ func (l *listing) take() (*linksys.Entry, error) {
 // listing takes the listing that has come as far as seen, if any.
 func (n *node) listing(seen uint64) *listing {
 	for i, l := range n.lists {
-		if l.seen == seen && seen > 0 {
+		if l.seen == seen {
 			n.lists = append(n.lists[:i], n.lists[i+1:]...)
 			return l
 		}

@@ -117,7 +117,7 @@ func TestView(t *testing.T) {
 				t.Errorf("%s: %v, want %v", path, err, want)
 			}
 		}
-		if !strings.Contains(m.log.String(), missing.String()) {
+		if !strings.Contains(m.log(), missing.String()) {
 			t.Errorf("the log does not name the missing block %s", missing)
 		}
 	})
