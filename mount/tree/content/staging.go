@@ -155,11 +155,16 @@ func (st *staging) appendSome(l lane, recs []record, total int64) error {
 		buf = append(buf, r.data...)
 		r.place = p
 	}
-	if _, err = s.file.WriteAt(buf, pos); err == nil && l == bulk {
-		err = s.file.WriteOut(pos, total)
+	if _, err = s.file.WriteAt(buf, pos); err != nil {
+		st.retire(l, s, nil)
+	} else if l == bulk {
+		if err = s.file.WriteOut(pos, total); err != nil {
+			// The kernel reports a failed write-out once, to whoever asks first:
+			// it may be that of earlier records.
+			st.retire(l, s, err)
+		}
 	}
 	if err != nil {
-		st.retire(l, s)
 		return fmt.Errorf("content: write segment %d: %w", s.id, err)
 	}
 	st.written.Add(total)
@@ -197,12 +202,16 @@ func (st *staging) reserve(l lane, n int64) (*segment, int64, error) {
 	}
 }
 
-// retire makes the lane go on in a new segment: a write to this one failed.
-func (st *staging) retire(l lane, s *segment) {
+// retire makes the lane go on in a new segment: a write to this one failed. lost is
+// not nil when earlier writes may have failed, too.
+func (st *staging) retire(l lane, s *segment, lost error) {
 	st.lanes[l].mu.Lock()
 	defer st.lanes[l].mu.Unlock()
 	s.mu.Lock()
 	s.sealed = true
+	if lost != nil && s.err == nil {
+		s.err = fmt.Errorf("content: write out segment %d: %w", s.id, lost)
+	}
 	s.mu.Unlock()
 	if st.lanes[l].seg == s {
 		st.lanes[l].seg = nil
