@@ -112,7 +112,7 @@ func MountOf(all []MountInfo, path string) (m MountInfo, ok bool) {
 func mountsBelow(all []MountInfo, dir string) []MountInfo {
 	var below []MountInfo
 	for _, e := range all {
-		if strings.HasPrefix(e.Dir, strings.TrimSuffix(dir, "/")+"/") {
+		if e.Dir != dir && strings.HasPrefix(e.Dir, strings.TrimSuffix(dir, "/")+"/") {
 			below = append(below, e)
 		}
 	}
