@@ -82,8 +82,13 @@ func TestExportImport(t *testing.T) {
 	s := newStore()
 	root, _, _, data := tree(t, s)
 	var all int
-	for range s.All(t.Context()) {
+	var size linksys.DagSize
+	for e := range s.All(t.Context()) {
 		all++
+		size.Blocks, size.Bytes = size.Blocks+1, size.Bytes+e.Size
+	}
+	if got, err := newSystem(t, s, linksys.Options{}).Measure(t.Context(), root); err != nil || got != size {
+		t.Errorf("measured %+v, %v, want %+v", got, err, size)
 	}
 	for version := 1; version <= 2; version++ {
 		sys := newSystem(t, s, linksys.Options{})

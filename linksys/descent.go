@@ -53,6 +53,26 @@ func (d *descent) run(ctx context.Context, todo []cid.Cid) error {
 	return nil
 }
 
+// DagSize is what a DAG takes in a store, each block counted once.
+type DagSize struct{ Blocks, Bytes int64 }
+
+// Measure counts the blocks of the DAG below root. Raw blocks are not read.
+// Blocks in identity CIDs do not count. Memory is 40 bytes for each block.
+func (s *System) Measure(ctx context.Context, root cid.Cid) (DagSize, error) {
+	var seen cidSet
+	var size DagSize
+	add := func(_ cid.Cid, n int64) { size.Blocks, size.Bytes = size.Blocks+1, size.Bytes+n }
+	d := &descent{s: s, seen: &seen, sized: add}
+	d.note = func(c cid.Cid, block []byte) error {
+		if seen.add(c) && !isIdentity(c) {
+			add(c, int64(len(block)))
+		}
+		return nil
+	}
+	err := d.run(ctx, []cid.Cid{root})
+	return size, err
+}
+
 // skip tells the preloader what will not be read.
 func (d *descent) skip(c cid.Cid) bool {
 	return d.sized != nil && c.Prefix().Codec == cid.Raw || d.seen.has(c)
