@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	seeds     = flag.Uint64("seeds", 300, "number of random crashes to try")
+	seeds     = flag.Uint64("seeds", 200, "number of random crashes to try")
 	firstSeed = flag.Uint64("seed", 0, "first of them")
 )
 
@@ -144,7 +144,7 @@ func TestFault(t *testing.T) {
 		"once":        func(n int64) func(disk.Op) error { return disk.FailAt(n, syscall.EIO) },
 		"from then":   func(n int64) func(disk.Op) error { return disk.FailFrom(n, syscall.EIO, changes...) },
 		"short write": func(n int64) func(disk.Op) error { return disk.FailAt(n, short, disk.OpWrite) },
-		"full once":   func(n int64) func(disk.Op) error { return disk.FailAt(n, syscall.ENOSPC) },
+		"full once":   func(n int64) func(disk.Op) error { return disk.FailAt(n, syscall.ENOSPC, changes...) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, failures := int64(1), 0
@@ -183,7 +183,7 @@ func faultAt(t *testing.T, inject func(disk.Op) error, keep float64) (happened, 
 		return err
 	}), index.Options{Logger: quiet, RoomWait: 100 * time.Millisecond})
 	if err == nil {
-		err = h.run(rand.New(rand.NewPCG(1, 3)), db, 120)
+		err = h.run(rand.New(rand.NewPCG(1, 3)), db, 80)
 		switch {
 		case err == nil:
 		case hitRead.Load() && db.Err() == nil: // a batch that reads could not
