@@ -67,3 +67,17 @@ func (fs *Files) Waiting() int {
 	defer fs.mem.mu.Unlock()
 	return len(fs.mem.waiters)
 }
+
+// Drain waits until no chunk is queued for a worker.
+func (fs *Files) Drain() {
+	for {
+		fs.work.mu.Lock()
+		jobs := append(append([]*job(nil), fs.work.urgent...), fs.work.later...)
+		jobs = append(jobs, fs.work.busy...)
+		fs.work.mu.Unlock()
+		if len(jobs) == 0 {
+			return
+		}
+		<-jobs[0].done
+	}
+}

@@ -120,7 +120,7 @@ func (r *repo) open() error {
 	if r.limit == 0 { // as in production
 		r.files, err = content.Open(cfg)
 	} else {
-		r.files, err = content.OpenWatched(cfg, 1<<20)
+		r.files, err = content.OpenWatched(cfg, 96<<10)
 	}
 	return err
 }

@@ -25,6 +25,7 @@ type queue struct {
 	more   *sync.Cond
 	urgent []*job
 	later  []*job
+	busy   []*job // taken by workers
 	closed bool
 }
 
@@ -69,10 +70,19 @@ func (q *queue) pop() *job {
 			j := (*l)[0]
 			(*l)[0] = nil
 			*l = (*l)[1:]
+			q.busy = append(q.busy, j)
 			return j
 		}
 		q.more.Wait()
 	}
+}
+
+// finish tells all who wait for j that it is over.
+func (q *queue) finish(j *job) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.busy = slices.DeleteFunc(q.busy, func(o *job) bool { return o == j })
+	close(j.done)
 }
 
 func (q *queue) close() {
@@ -93,7 +103,7 @@ func (fs *Files) worker(ctx context.Context) {
 			// The bytes stay where they are and will be staged instead.
 			fs.log.Warn("chunk was not stored as a block", "inode", j.f.ino, "chunk", j.idx, "error", err)
 		}
-		close(j.done)
+		fs.work.finish(j)
 		fs.mem.nudge()
 	}
 }
