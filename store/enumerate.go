@@ -1,12 +1,15 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"iter"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"unsafe"
 
 	"cafs/store/disk"
 
@@ -67,17 +70,19 @@ func (d *Dir) list(ctx context.Context, sizes bool) iter.Seq2[Entry, error] {
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
 		for c := range d.readFolders(ctx, dirs, sizes) {
-			if c.err != nil {
-				yield(Entry{}, fmt.Errorf("store: list: %w", c.err))
-				return
-			}
 			for _, e := range c.entries {
-				if _, ok := seen[string(e.Hash)]; ok {
-					continue
+				if len(seen) > 0 {
+					if _, ok := seen[string(e.Hash)]; ok {
+						continue
+					}
 				}
 				if !yield(e, nil) {
 					return
 				}
+			}
+			if c.err != nil {
+				yield(Entry{}, fmt.Errorf("store: list: %w", c.err))
+				return
 			}
 		}
 		if err := ctx.Err(); err != nil {
@@ -126,33 +131,39 @@ func shardFolders(root disk.FS, levels int) ([]string, error) {
 	return dirs, nil
 }
 
+// chunkLen is about how many entries travel at once: waking the consumer costs
+// more than listing a small folder.
+const chunkLen = 1024
+
 // readFolders reads folders in parallel, a little ahead of the consumer. The
 // channel is closed at the end, or when ctx ends.
 func (d *Dir) readFolders(ctx context.Context, dirs []string, sizes bool) <-chan chunk {
 	out := make(chan chunk, 4)
-	todo := make(chan string)
-	go func() {
-		defer close(todo)
-		for _, name := range dirs {
-			select {
-			case todo <- name:
-			case <-ctx.Done():
-				return
+	var next atomic.Int64
+	read := func() {
+		var c chunk
+		for ctx.Err() == nil && c.err == nil {
+			i := int(next.Add(1)) - 1
+			if i >= len(dirs) {
+				break
+			}
+			c.entries, c.err = d.readFolder(dirs[i], sizes, c.entries)
+			if len(c.entries) >= chunkLen {
+				select {
+				case out <- chunk{entries: c.entries}:
+				case <-ctx.Done():
+				}
+				c.entries = make([]Entry, 0, chunkLen+chunkLen/4)
 			}
 		}
-	}()
+		select {
+		case out <- c:
+		case <-ctx.Done():
+		}
+	}
 	var wg sync.WaitGroup
 	for range max(2, runtime.GOMAXPROCS(0)) {
-		wg.Go(func() {
-			for name := range todo {
-				entries, err := d.readFolder(name, sizes)
-				select {
-				case out <- chunk{entries, err}:
-				case <-ctx.Done():
-					return
-				}
-			}
-		})
+		wg.Go(read)
 	}
 	go func() {
 		wg.Wait()
@@ -161,39 +172,67 @@ func (d *Dir) readFolders(ctx context.Context, dirs []string, sizes bool) <-chan
 	return out
 }
 
-// readFolder lists the blocks in one folder.
-func (d *Dir) readFolder(name string, sizes bool) ([]Entry, error) {
+// readFolder adds the blocks in one folder to entries.
+func (d *Dir) readFolder(name string, sizes bool, entries []Entry) ([]Entry, error) {
 	if err := d.enter(); err != nil {
-		return nil, err
+		return entries, err
 	}
 	defer d.leave()
 	dir, err := d.folders.get(name, false)
 	if err != nil {
-		return nil, ignoreNotExist(err)
+		return entries, ignoreNotExist(err)
 	}
 	defer dir.release()
-	names, err := dir.ReadDir(".")
-	if err != nil {
-		return nil, err
-	}
-	entries := make([]Entry, 0, len(names))
-	for _, n := range names {
-		h, ok := parseName(n.Name)
-		if !ok || n.Dir || d.shard.Dir(blockKey(n.Name)) != name {
-			continue // not a block, or one that no Get would find
+	before := len(entries)
+	var hashes arena
+	err = disk.EachName(dir.FS, ".", func(fileName []byte, isDir bool) error {
+		h, ok := hashes.parse(fileName)
+		if !ok || isDir || !d.inPlace(fileName, name) {
+			return nil // not a block, or one that no Get would find
 		}
-		e := Entry{Hash: h}
-		if sizes {
-			info, err := dir.Stat(n.Name)
-			if notExist(err) {
-				continue // deleted meanwhile
-			}
-			if err != nil {
-				return nil, err
-			}
-			e.Size = info.Size
-		}
-		entries = append(entries, e)
+		entries = append(entries, Entry{Hash: h})
+		return nil
+	})
+	if err != nil || !sizes {
+		return entries, err
 	}
-	return entries, nil
+	kept := entries[:before]
+	for _, e := range entries[before:] {
+		info, err := dir.Stat(blockName(string(e.Hash)))
+		if notExist(err) {
+			continue // deleted meanwhile
+		}
+		if err != nil {
+			return kept, err
+		}
+		kept = append(kept, Entry{Hash: e.Hash, Size: info.Size})
+	}
+	return kept, nil
+}
+
+// inPlace tells whether the folder is where the file is looked for.
+func (d *Dir) inPlace(fileName []byte, folder string) bool {
+	key := blockKey(unsafe.String(unsafe.SliceData(fileName), len(fileName))) // for this call
+	return d.shard.Dir(key) == folder
+}
+
+// arena keeps the multihashes of a folder in few allocations.
+type arena struct{ free []byte }
+
+// parse is parseName for a name in a buffer.
+func (a *arena) parse(name []byte) (mh.Multihash, bool) {
+	text, ok := bytes.CutSuffix(name, []byte(suffix))
+	if !ok || len(text) > maxName {
+		return nil, false
+	}
+	n := len(text) * 5 / 8
+	if len(a.free) < n {
+		a.free = make([]byte, 4<<10)
+	}
+	h := a.free[:n:n]
+	if !decodeName(h, text) {
+		return nil, false
+	}
+	a.free = a.free[n:]
+	return h, true
 }

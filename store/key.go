@@ -76,19 +76,55 @@ func blockKey(name string) string { return name[:len(name)-len(suffix)] }
 
 func isNotFound(err error) bool { return errors.Is(err, ErrNotFound) }
 
+// maxName is the length of the longest file name of a block without its suffix.
+const maxName = (maxHash*8 + 4) / 5
+
+// fromBase32 is the value of a letter of the alphabet, or 0xff.
+var fromBase32 = func() (t [256]byte) {
+	for i := range t {
+		t[i] = 0xff
+	}
+	for v, letter := range []byte("ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") {
+		t[letter] = byte(v)
+	}
+	return t
+}()
+
+// decodeName decodes the base32 text of a multihash into h, which has its
+// length. It tells false for what is no multihash and for what is not how the
+// store would write it.
+func decodeName(h, text []byte) bool {
+	var bits, have uint
+	n := 0
+	for _, letter := range text {
+		v := fromBase32[letter]
+		if v == 0xff {
+			return false
+		}
+		bits = bits<<5 | uint(v)
+		if have += 5; have >= 8 {
+			have -= 8
+			h[n] = byte(bits >> have)
+			n++
+		}
+	}
+	if have >= 5 || bits&(1<<have-1) != 0 {
+		return false // a letter too many, or padding that is not zero
+	}
+	if n == 34 && h[0] == mh.SHA2_256 && h[1] == 32 {
+		return true
+	}
+	_, err := mh.Cast(h[:n])
+	return err == nil && h[0] != mh.IDENTITY
+}
+
 // parseName is the multihash of a block's file name; ok is false for any other
-// name, also for one that decodes but is not how the store would write it.
+// name.
 func parseName(name string) (h mh.Multihash, ok bool) {
 	text, ok := strings.CutSuffix(name, suffix)
-	if !ok || len(name) > base32Name.EncodedLen(maxHash)+len(suffix) {
+	if !ok || len(text) > maxName {
 		return nil, false
 	}
-	h, err := base32Name.DecodeString(text)
-	if err != nil || blockName(string(h)) != name {
-		return nil, false
-	}
-	if _, err := mh.Cast(h); err != nil {
-		return nil, false
-	}
-	return h, true
+	h = make(mh.Multihash, len(text)*5/8)
+	return h, decodeName(h, []byte(text))
 }

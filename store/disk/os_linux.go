@@ -1,11 +1,9 @@
 package disk
 
 import (
-	"encoding/binary"
 	"errors"
 	"io"
 	"io/fs"
-	"strings"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -289,40 +287,14 @@ func (f *osFile) call(op string, call func() error) error {
 	return nil
 }
 
-// readDirents reads a whole folder. Types the file system does not tell are
-// looked up one by one.
+// readDirents reads a whole folder.
 func readDirents(fd int) ([]Dirent, error) {
 	var entries []Dirent
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := retryFd(func() (int, error) { return unix.Getdents(fd, buf) })
-		if err != nil || n == 0 {
-			return entries, err
-		}
-		// struct linux_dirent64: inode 8, offset 8, record length 2, type 1, name.
-		for rest := buf[:n]; len(rest) >= 19; {
-			length := int(binary.NativeEndian.Uint16(rest[16:]))
-			typ := rest[18]
-			name, _, _ := strings.Cut(string(rest[19:length]), "\x00")
-			rest = rest[length:]
-			if name == "." || name == ".." {
-				continue
-			}
-			dir := typ == unix.DT_DIR
-			if typ == unix.DT_UNKNOWN {
-				var st unix.Stat_t
-				err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
-				if err == unix.ENOENT {
-					continue // removed meanwhile
-				}
-				if err != nil {
-					return nil, err
-				}
-				dir = st.Mode&unix.S_IFMT == unix.S_IFDIR
-			}
-			entries = append(entries, Dirent{Name: name, Dir: dir})
-		}
-	}
+	err := eachDirent(fd, func(name []byte, dir bool) error {
+		entries = append(entries, Dirent{Name: string(name), Dir: dir})
+		return nil
+	})
+	return entries, err
 }
 
 // retry repeats a call that a signal interrupted; the Go runtime sends itself
