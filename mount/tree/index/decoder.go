@@ -99,7 +99,8 @@ func (d *decoder) cid() cid.Cid {
 
 func (d *decoder) ranges() []Range {
 	n := d.upTo(uint64(len(d.b) / 2)) // a range takes two bytes at least
-	if d.bad {
+	if d.bad || n == 0 {
+		d.bad = true // none would not have been encoded
 		return nil
 	}
 	ranges := make([]Range, n)
