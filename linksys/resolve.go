@@ -84,6 +84,9 @@ func splitPath(path string) []string {
 // pathSelector goes along a path, interpreting what it can as UnixFS, and
 // applies target to its end.
 func pathSelector(segments []string, target builder.SelectorSpec) (selector.Selector, error) {
+	if len(segments) > maxWalkPath {
+		return nil, fmt.Errorf("linksys: path of %d segments: %w", len(segments), ErrBudget)
+	}
 	node := unixfsnode.UnixFSPathSelectorBuilder(strings.Join(segments, "/"), target, false)
 	sel, err := selector.CompileSelector(node)
 	if err != nil {

@@ -93,6 +93,8 @@ func TestResolve(t *testing.T) {
 			t.Errorf("%s: %v, %v", path, got, err)
 		}
 	}
+	_, err := sys.Resolve(t.Context(), w.cbor, strings.Repeat("a/", 1<<20))
+	wantErr(t, "path of a million segments", err, linksys.ErrBudget)
 	if s.gets[w.leaf] > 0 || s.gets[w.link] > 0 {
 		t.Error("the block a path ends at was read")
 	}
