@@ -49,14 +49,3 @@ func TestDataPath(t *testing.T) {
 		wg.Wait()
 	})
 }
-
-// cidOf returns the CID that the xattr of a path answers.
-func cidOf(t testing.TB, path string) string {
-	t.Helper()
-	b := make([]byte, 256)
-	n, err := unix.Lgetxattr(path, "ipfs.cid", b)
-	if err != nil {
-		t.Fatalf("ipfs.cid of %s: %v", path, err)
-	}
-	return string(b[:n])
-}

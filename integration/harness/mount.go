@@ -141,7 +141,11 @@ func (m *Mount) Kill() {
 	_ = syscall.Kill(pid, syscall.SIGKILL)
 	WaitGone(m.t, pid)
 	m.forget()
-	m.t.Cleanup(func() { detach(m.Dir) })
+	m.t.Cleanup(func() {
+		if m.Pid == 0 {
+			detach(m.Dir)
+		}
+	})
 }
 
 // Signal sends the daemon a signal.
