@@ -392,7 +392,7 @@ func (t *Tree) commitSealedDir(r seal.Result) error {
 	e := t.begin()
 	defer e.Close()
 	rec := e.rec(n)
-	rec.Base, rec.Tsize, rec.Unsealed = r.Root.Cid, r.Root.Tsize, false
+	rec.Base, rec.BaseSize, rec.Tsize, rec.Unsealed = r.Root.Cid, int64(r.Root.Size), r.Root.Tsize, false
 	if !r.Link {
 		e.ClearAllChanged(n.ino)
 	}

@@ -167,7 +167,7 @@ func (s *Sealer) dir(ctx context.Context, dir index.Ino, rec index.Inode) (root 
 			}
 			changes = append(changes, c)
 		}
-		root, err = s.Profile.EditDir(ctx, s.Load, rec.Base, changes, s.Emit)
+		root, err = s.Profile.EditDirSized(ctx, s.Load, rootOf(rec), changes, s.Emit)
 	}
 	if !rec.Base.Defined() {
 		root, err = s.Profile.BuildDir(ctx, onlySet(entries), s.Emit)
@@ -226,8 +226,10 @@ func (s *Sealer) child(ctx context.Context, dir index.Ino, d index.Dirent) (root
 	return unixfs.Root{}, false, fmt.Errorf("seal: file %d was not sealed", d.Ino)
 }
 
+// rootOf is the sealed root in a record. BaseSize is the content size of a file
+// and, for a directory, the size that decides about sharding.
 func rootOf(rec index.Inode) unixfs.Root {
-	return unixfs.Root{Cid: rec.Base, Size: uint64(rec.Size), Tsize: rec.Tsize}
+	return unixfs.Root{Cid: rec.Base, Size: uint64(rec.BaseSize), Tsize: rec.Tsize}
 }
 
 func onlySet(changes iter.Seq2[unixfs.Change, error]) iter.Seq2[unixfs.Entry, error] {
