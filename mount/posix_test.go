@@ -2,6 +2,7 @@ package mount_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,7 +15,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/hanwen/go-fuse/v2/posixtest"
 	"golang.org/x/sys/unix"
@@ -59,11 +59,11 @@ func dents(t *testing.T, fd, size int) (list []dent) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for buf = buf[:n]; len(buf) > 0; {
-		d := (*unix.Dirent)(unsafe.Pointer(&buf[0]))
-		name := buf[unsafe.Offsetof(d.Name):d.Reclen]
-		list = append(list, dent{string(name[:bytes.IndexByte(name, 0)]), d.Ino, d.Off})
-		buf = buf[d.Reclen:]
+	for buf = buf[:n]; len(buf) > 0; { // struct linux_dirent64
+		le, size := binary.NativeEndian, binary.NativeEndian.Uint16(buf[16:])
+		name, _, _ := bytes.Cut(buf[19:size], []byte{0})
+		list = append(list, dent{string(name), le.Uint64(buf), int64(le.Uint64(buf[8:]))})
+		buf = buf[size:]
 	}
 	return list
 }
