@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -65,6 +66,8 @@ func exitCode(err error) int {
 		return exitUsage
 	case is(context.Canceled):
 		return exitSignal + int(syscall.SIGINT)
+	case readerGone(err):
+		return exitSignal + int(syscall.SIGPIPE)
 	case is(repo.ErrLocked):
 		return exitLocked
 	case is(errDamage), is(repo.ErrDamaged), is(store.ErrCorrupt), is(index.ErrCorrupt):
@@ -88,7 +91,7 @@ func exitCode(err error) int {
 // report prints an error and its hints and returns the exit code.
 func report(w io.Writer, err error) int {
 	var status exitStatus
-	if err == nil || errors.As(err, &status) {
+	if err == nil || errors.As(err, &status) || readerGone(err) {
 		return exitCode(err)
 	}
 	if errors.Is(err, context.Canceled) {
@@ -98,6 +101,13 @@ func report(w io.Writer, err error) int {
 	f := newFailure(err)
 	f.print(w)
 	return f.Code
+}
+
+// readerGone tells whether nobody reads stdout any more, as with "| head": no
+// reason for a message.
+func readerGone(err error) bool {
+	var path *fs.PathError
+	return errors.As(err, &path) && path.Path == os.Stdout.Name() && errors.Is(err, syscall.EPIPE)
 }
 
 // failure is an error in the form in which it is printed, and in which a

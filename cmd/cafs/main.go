@@ -30,6 +30,9 @@ func run(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop)
+	// A pipe whose reader has gone is an error of the write, so that what is open
+	// gets closed. Not ignored: programs we start would inherit that.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	app := newApp()
 	args, err := arrange(app, args)
 	if err == nil {

@@ -170,6 +170,7 @@ func (o mountOptions) daemon(log *slog.Logger) daemon.Options {
 		AllowDev:       o.allowDev,
 		Version:        versionString(),
 		Logger:         log,
+		Waiting:        waiting,
 	}
 }
 

@@ -51,7 +51,7 @@ func open(ctx context.Context, path, command string, tune func(*repo.Options)) (
 	if !errors.Is(err, api.ErrNoDaemon) {
 		return nil, err
 	}
-	o := repo.Options{Holder: repo.Holder{Command: "cafs " + command, State: repo.StateBusy}, Wait: commandWait, Logger: log}
+	o := repo.Options{Holder: repo.Holder{Command: "cafs " + command, State: repo.StateBusy}, Wait: repo.Wait{Max: commandWait, Tell: waiting}, Logger: log}
 	if tune != nil {
 		tune(&o)
 	}
@@ -61,6 +61,9 @@ func open(ctx context.Context, path, command string, tune func(*repo.Options)) (
 	}
 	return &session{path: path, blocks: r.Store, sys: r.Sys, repo: r}, nil
 }
+
+// waiting says for whom we wait.
+func waiting(e *repo.LockedError) { notef("waiting: %v", e) }
 
 func (s *session) Close() error {
 	if s.client != nil {

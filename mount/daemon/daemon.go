@@ -47,6 +47,8 @@ type Options struct {
 
 	Version string // of the program, for status
 	Logger  *slog.Logger
+	// Waiting is called when somebody else has the repository for a while.
+	Waiting func(*repo.LockedError)
 	// Ready is called once, when the mount answers.
 	Ready func(Info)
 	// Busy is called when a signal asked for the end and the mount is in use;
@@ -92,15 +94,37 @@ func Run(ctx context.Context, o Options) error {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	defer signal.Stop(signals)
-	signal.Ignore(unix.SIGPIPE) // a log that nobody reads any more is no reason to end
 
 	d := &daemon{opts: o, log: o.Logger, forced: make(chan struct{})}
-	if err := d.start(ctx); err != nil {
+	if err := interruptible(ctx, signals, d.start); err != nil {
 		return err
 	}
 	o.Ready(d.info)
 	d.serve(signals)
 	return d.end()
+}
+
+// interruptible runs f with a context that the first signal ends. A signal that
+// came too late for f is left to the next reader.
+func interruptible(ctx context.Context, signals chan os.Signal, f func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done, ended := make(chan struct{}), make(chan os.Signal, 1)
+	go func() {
+		defer close(ended)
+		select {
+		case sig := <-signals:
+			ended <- sig
+			cancel()
+		case <-done:
+		}
+	}()
+	err := f(ctx)
+	close(done)
+	if sig, ok := <-ended; ok && err == nil {
+		signals <- sig
+	}
+	return err
 }
 
 // start brings everything up, or takes down again what it brought up.
@@ -117,7 +141,7 @@ func (d *daemon) start(ctx context.Context) (err error) {
 	d.info = Info{PID: os.Getpid(), Mountpoint: point.Path, Created: errors.Is(err, repo.ErrNotRepo), Replaced: point.Dead}
 	d.repo, err = repo.Open(ctx, path, repo.Options{
 		Holder: repo.Holder{Command: "cafs mount", State: repo.StateMounted, Mountpoint: point.Path},
-		Wait:   lockWait,
+		Wait:   repo.Wait{Max: lockWait, Tell: d.opts.Waiting},
 		Create: d.opts.Create,
 		Logger: d.log,
 	})
@@ -129,7 +153,7 @@ func (d *daemon) start(ctx context.Context) (err error) {
 			err = errors.Join(err, d.repo.Close())
 		}
 	}()
-	d.info.Repo, d.info.Profile, d.info.Recovered = d.repo.Path, d.repo.Config.Profile, d.repo.Unclean
+	d.info.Repo, d.info.Profile, d.info.Recovered = d.repo.Path, d.repo.Config.Profile, d.repo.Unclean && d.repo.Lock.Last.State != repo.StateBusy
 	undo, err := point.Make()
 	if err != nil {
 		return err

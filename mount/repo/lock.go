@@ -61,9 +61,20 @@ func (e *LockedError) Is(target error) bool { return target == ErrLocked }
 type Lock struct {
 	f      *os.File
 	holder Holder
-	// Unclean: the last holder did not close the repository properly.
+	// Unclean: the last holder, Last, did not close the repository properly.
 	Unclean bool
+	Last    Holder
 }
+
+// Wait says how Acquire waits for a holder that will soon be done. The zero
+// value does not wait.
+type Wait struct {
+	Max  time.Duration
+	Tell func(*LockedError) // called once, when it takes longer than a second; may be nil
+}
+
+// tellAfter is how long waiting goes without a word.
+const tellAfter = time.Second
 
 const (
 	lockPoll = 20 * time.Millisecond
@@ -71,18 +82,17 @@ const (
 )
 
 // Acquire takes the lock of the repository at path. A holder that will soon be
-// done is waited for, at most for wait; one that serves a mountpoint is not.
+// done is waited for; one that serves a mountpoint is not.
 // The record that it is held is durable when Acquire returns.
 // Errors: ErrLocked, ErrNotRepo, the context's.
-func Acquire(ctx context.Context, path string, h Holder, wait time.Duration) (*Lock, error) {
+func Acquire(ctx context.Context, path string, h Holder, wait Wait) (*Lock, error) {
 	f, err := os.OpenFile(filepath.Join(path, LockName), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("repo: %s: %w", path, ErrNotRepo)
 	} else if err != nil {
 		return nil, fmt.Errorf("repo: lock: %w", err)
 	}
-	deadline := time.Now().Add(wait)
-	for {
+	for start := time.Now(); ; {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			break
@@ -92,16 +102,21 @@ func Acquire(ctx context.Context, path string, h Holder, wait time.Duration) (*L
 			return nil, fmt.Errorf("repo: lock %s: %w", f.Name(), err)
 		}
 		who := readHolder(f)
-		if who.State == StateMounted || time.Now().After(deadline) {
+		locked, waited := &LockedError{path, who}, time.Since(start)
+		if who.State == StateMounted || waited >= wait.Max {
 			f.Close()
-			return nil, &LockedError{path, who}
+			return nil, locked
+		}
+		if wait.Tell != nil && waited > tellAfter {
+			wait.Tell(locked)
+			wait.Tell = nil
 		}
 		if err := sleep(ctx, lockPoll); err != nil {
 			f.Close()
 			return nil, fmt.Errorf("repo: lock %s: %w", f.Name(), err)
 		}
 	}
-	l := &Lock{f: f}
+	l := &Lock{f: f, Last: readHolder(f)}
 	old, err := io.ReadAll(io.NewSectionReader(f, 0, maxLock))
 	if err == nil {
 		l.Unclean = len(old) > 0

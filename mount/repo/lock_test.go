@@ -14,7 +14,7 @@ import (
 
 func acquire(t *testing.T, path string, h repo.Holder) *repo.Lock {
 	t.Helper()
-	l, err := repo.Acquire(context.Background(), path, h, 0)
+	l, err := repo.Acquire(context.Background(), path, h, repo.Wait{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func TestLockExcludes(t *testing.T) {
 	if l.Unclean {
 		t.Error("a new lock is unclean")
 	}
-	_, err := repo.Acquire(ctx, d, repo.Holder{}, time.Hour) // a mount is not waited for
+	_, err := repo.Acquire(ctx, d, repo.Holder{}, repo.Wait{Max: time.Hour}) // a mount is not waited for
 	var locked *repo.LockedError
 	if !errors.As(err, &locked) || !errors.Is(err, repo.ErrLocked) {
 		t.Fatalf("second lock: %v", err)
@@ -60,8 +60,8 @@ func TestLockUnclean(t *testing.T) {
 		t.Errorf("WaitFree of one that was killed: %v", err)
 	}
 	second := acquire(t, d, repo.Holder{})
-	if !second.Unclean {
-		t.Error("the mark of a killed holder was lost")
+	if !second.Unclean || second.Last.State != repo.StateMounted || !second.Last.Since.Equal(holder.Since) {
+		t.Errorf("the mark of a killed holder was lost: %+v", second)
 	}
 	if err := second.Release(true); err != nil {
 		t.Fatal(err)
@@ -76,22 +76,28 @@ func TestLockWaits(t *testing.T) {
 	for _, state := range []string{repo.StateBusy, repo.StateClosing} {
 		d := t.TempDir()
 		l := acquire(t, d, repo.Holder{State: state})
-		if _, err := repo.Acquire(context.Background(), d, repo.Holder{}, time.Millisecond); !errors.Is(err, repo.ErrLocked) {
+		if _, err := repo.Acquire(context.Background(), d, repo.Holder{}, repo.Wait{Max: time.Millisecond}); !errors.Is(err, repo.ErrLocked) {
 			t.Errorf("%s: with little patience: %v", state, err)
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		if _, err := repo.Acquire(ctx, d, repo.Holder{}, time.Hour); !errors.Is(err, context.Canceled) {
+		if _, err := repo.Acquire(ctx, d, repo.Holder{}, repo.Wait{Max: time.Hour}); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: canceled: %v", state, err)
 		}
-		got := make(chan error)
+		got, told := make(chan error), make(chan struct{})
 		go func() {
-			l, err := repo.Acquire(context.Background(), d, repo.Holder{}, time.Hour)
+			l, err := repo.Acquire(context.Background(), d, repo.Holder{}, repo.Wait{Max: time.Hour, Tell: func(e *repo.LockedError) {
+				if e.Holder.State != state {
+					t.Errorf("%s: told of %+v", state, e.Holder)
+				}
+				close(told)
+			}})
 			if err == nil {
 				err = l.Release(true)
 			}
 			got <- err
 		}()
+		<-told
 		if err := l.Release(true); err != nil {
 			t.Fatal(err)
 		}

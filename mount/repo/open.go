@@ -23,9 +23,9 @@ import (
 
 // Options of Open. The zero value opens an existing repository.
 type Options struct {
-	Holder Holder        // what the lock file says meanwhile; PID and Since are filled in
-	Wait   time.Duration // how long to wait for a holder that will soon be done
-	Create *Config       // makes a missing repository, with these settings
+	Holder Holder  // what the lock file says meanwhile; PID and Since are filled in
+	Wait   Wait    // for a holder that will soon be done
+	Create *Config // makes a missing repository, with these settings
 	Logger *slog.Logger
 
 	// Rehash checks every block by its hash, also those whose page checksums
@@ -42,7 +42,7 @@ type Repo struct {
 	Path    string // absolute, symlinks resolved
 	Config  Config
 	Profile unixfs.Profile
-	// Unclean: the last process that had it open did not close it.
+	// Unclean: the last process that had it open, Lock.Last, did not close it.
 	Unclean bool
 
 	Lock  *Lock
