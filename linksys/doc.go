@@ -44,6 +44,7 @@
 // package unixfs. [System.Import] takes blocks from a CAR. Both put blocks first
 // and call the store's Sync once, at the end, before they return a root.
 //
-// Lock order: System.mu, File.mu, preloader.mu, cache.mu; none is held while a
-// block is fetched.
+// Lock order: File.mu and preloader.mu before System.mu, cache.mu and
+// cidSet.mu, of which no two are held together. None is held while a block is
+// fetched.
 package linksys
