@@ -67,6 +67,10 @@ func errno(err error) syscall.Errno {
 	if err == nil {
 		return 0
 	}
+	// Most errors are a missing attribute or name, bare.
+	if no, ok := err.(syscall.Errno); ok && plain[no] {
+		return no
+	}
 	var no syscall.Errno
 	isErrno := errors.As(err, &no)
 	// An error of our own files says nothing about the caller's: a lost

@@ -2,8 +2,6 @@ package mount
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -39,7 +37,7 @@ func (f *fileSystem) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name strin
 		return f.lookupView(cancel, h, name, out)
 	}
 	a, err := f.tree.Lookup(tree.Ino(h.NodeId), name)
-	if errors.Is(err, fs.ErrNotExist) && errno(err) == syscall.ENOENT {
+	if err != nil && errno(err) == syscall.ENOENT {
 		// An answer without a node lets the kernel keep that there is none.
 		out.SetEntryTimeout(keep)
 		return fuse.OK

@@ -22,9 +22,6 @@ const (
 	// keep is how long the kernel may believe names, their absence and
 	// attributes. Any long time would do.
 	keep = 24 * time.Hour
-	// forget is for what may appear at any moment by other ways: content in
-	// the CID view that is not there yet.
-	forget = 0
 
 	// maxWrite is the most a READ or WRITE carries: the kernel's own limit of
 	// 256 pages. A chunk of 1 MiB can then be hashed where it lies.
