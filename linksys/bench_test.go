@@ -307,3 +307,31 @@ func BenchmarkLookup(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkCar exports a file of 256 MiB and imports it, from memory to memory.
+func BenchmarkCar(b *testing.B) {
+	s := newStore()
+	root, err := unixfs.V1_2025.BuildFile(b.Context(), bytes.NewReader(stream(1, benchFile)), s.emit)
+	if err != nil {
+		b.Fatal(err)
+	}
+	car := exportBytes(b, newSystem(b, s, linksys.Options{}), root.Cid, linksys.ExportOptions{})
+	b.Run("export", func(b *testing.B) {
+		b.SetBytes(benchFile)
+		for b.Loop() {
+			sys := newSystem(b, s, linksys.Options{})
+			if _, err := sys.Export(b.Context(), io.Discard, root.Cid, linksys.ExportOptions{}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("import", func(b *testing.B) {
+		b.SetBytes(benchFile)
+		for b.Loop() {
+			sys := newSystem(b, newStore(), linksys.Options{})
+			if _, err := sys.Import(b.Context(), bytes.NewReader(car), linksys.ImportOptions{}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
