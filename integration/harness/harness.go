@@ -26,6 +26,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -220,4 +221,13 @@ func RaceBinary(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return bin
+}
+
+// MountLimit is the watchdog's patience for tests whose long form is very
+// long.
+func MountLimit() time.Duration {
+	if Long() {
+		return time.Hour
+	}
+	return 5 * time.Minute
 }
