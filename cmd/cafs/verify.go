@@ -70,12 +70,12 @@ func runVerify(ctx context.Context, repository string, quiet bool) (err error) {
 		return err
 	}
 	b.done()
-	if !quiet || v.damaged > 0 {
-		notef("%d blocks, %s, %d damaged", v.blocks, size(v.bytes), v.damaged)
-	}
 	if v.damaged > 0 {
-		return repo.Hint(fmt.Errorf("%w: %d blocks", errDamage, v.damaged),
+		return repo.Hint(fmt.Errorf("%w: %d of %d blocks", errDamage, v.damaged, v.blocks),
 			"files with these blocks cannot be read; adding or writing the same content again replaces them")
+	}
+	if !quiet {
+		notef("%d blocks, %s, all as their hashes say", v.blocks, size(v.bytes))
 	}
 	return nil
 }
