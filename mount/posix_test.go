@@ -189,6 +189,27 @@ func TestPanic(t *testing.T) {
 	}
 }
 
+// TestBusy: a mount in use is not ended, and goes on.
+func TestBusy(t *testing.T) {
+	m := mountTest(t, serveOptions{})
+	f, err := os.Create(m.path("f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var busy bool
+	if m.ask("unmount", &busy); !busy {
+		t.Error("unmounting with an open file is not EBUSY")
+	}
+	if _, err := f.Write([]byte("still here")); err != nil {
+		t.Error(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	m.remount()
+	same(t, "after mounting again", m.path("f"), []byte("still here"))
+}
+
 // TestNotified: what commands change behind the kernel's back is seen at once,
 // although it had kept the opposite.
 func TestNotified(t *testing.T) {
