@@ -174,6 +174,38 @@ func (b *Batch) ClearChanged(dir Ino, names ...string) {
 // reach of DeleteExtents.
 func (b *Batch) ClearAllChanged(dir Ino) { b.deleteAll(keyChanged, dir, b.changed) }
 
+// SetUnrecorded notes that the entry of this name, its attributes or what is
+// below it are not what the directory's Record says.
+func (b *Batch) SetUnrecorded(dir Ino, name string) {
+	b.key = keyName(b.key, keyStale, uint64(dir), name)
+	b.val = b.val[:0]
+	b.set()
+}
+
+// ClearUnrecorded undoes SetUnrecorded.
+func (b *Batch) ClearUnrecorded(dir Ino, name string) {
+	b.key = keyName(b.key, keyStale, uint64(dir), name)
+	b.delete()
+}
+
+// ClearAllUnrecorded undoes SetUnrecorded for all names of a directory that
+// were committed before.
+func (b *Batch) ClearAllUnrecorded(dir Ino) { b.deleteAll(keyStale, dir, false) }
+
+// SetLinkUnrecorded notes that the inode with this link id is not as the last
+// commit recorded it.
+func (b *Batch) SetLinkUnrecorded(id [16]byte, ino Ino) {
+	b.key = keyText(b.key, keyLink, string(id[:]))
+	b.val = appendUvarint(b.val[:0], uint64(ino))
+	b.set()
+}
+
+// ClearLinkUnrecorded undoes SetLinkUnrecorded.
+func (b *Batch) ClearLinkUnrecorded(id [16]byte) {
+	b.key = keyText(b.key, keyLink, string(id[:]))
+	b.delete()
+}
+
 // SetXattr writes an extended attribute.
 func (b *Batch) SetXattr(ino Ino, name string, value []byte) {
 	b.xattrs = true

@@ -95,6 +95,13 @@ type Inode struct {
 	LinkID   [16]byte // random, given when Nlink becomes 2; else zero
 	Alloc    int64    // files: bytes that hold data, as last published; for st_blocks
 	Xattrs   uint32   // number of extended attributes
+
+	// Record, of directories, is the root of the attributes of all entries as
+	// the last commit recorded them; undefined: none did. See SetUnrecorded.
+	Record cid.Cid
+	// Lazy directories have their entries in Base, and their attributes in
+	// Record if it is defined, until the tree expands them.
+	Lazy bool
 }
 
 // Dirent is one name in a directory. Cookies grow within a directory; order by

@@ -14,6 +14,8 @@ const (
 	keyBackref = 'b' // ino parent cookie   -> nothing
 	keyExtent  = 'e' // ino off             -> extent
 	keyChanged = 'n' // dir name            -> nothing
+	keyStale   = 'a' // dir name            -> nothing
+	keyLink    = 'l' // link id             -> ino
 	keyXattr   = 'x' // ino name            -> value
 	keyOrphan  = 'o' // ino                 -> nothing
 	keySegment = 'g' // segment             -> live bytes, merged by addition

@@ -186,6 +186,37 @@ func (r *reader) Changed(dir Ino) iter.Seq2[string, error] {
 	})
 }
 
+// Unrecorded lists the names of a directory noted by SetUnrecorded, sorted.
+func (r *reader) Unrecorded(dir Ino) iter.Seq2[string, error] {
+	return scanPrefix(r, key1(nil, keyStale, uint64(dir)), func(k, _ []byte) (string, error) {
+		name, ok := keyTail(k)
+		if !ok {
+			return "", ErrCorrupt
+		}
+		return name, nil
+	})
+}
+
+// LinkAt is an inode that had several names when SetLinkUnrecorded noted it.
+type LinkAt struct {
+	ID  [16]byte
+	Ino Ino
+}
+
+// UnrecordedLinks lists what SetLinkUnrecorded noted.
+func (r *reader) UnrecordedLinks() iter.Seq2[LinkAt, error] {
+	return scanPrefix(r, []byte{keyLink}, func(k, v []byte) (LinkAt, error) {
+		l := LinkAt{}
+		if len(k) != 1+len(l.ID) {
+			return l, ErrCorrupt
+		}
+		copy(l.ID[:], k[1:])
+		n, err := decodeNumber(v)
+		l.Ino = Ino(n)
+		return l, err
+	})
+}
+
 // Xattrs lists an inode's extended attributes by name.
 func (r *reader) Xattrs(ino Ino) iter.Seq2[Xattr, error] {
 	return scanPrefix(r, key1(nil, keyXattr, uint64(ino)), func(k, v []byte) (Xattr, error) {

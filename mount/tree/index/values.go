@@ -25,6 +25,8 @@ const (
 	hasBaseData
 	hasAlloc
 	hasXattrs
+	hasRecord
+	hasLazy
 	hasAll = 1<<iota - 1
 )
 
@@ -86,6 +88,9 @@ func appendInode(b []byte, in *Inode) []byte {
 	if parts&hasXattrs != 0 {
 		b = binary.AppendUvarint(b, uint64(in.Xattrs))
 	}
+	if parts&hasRecord != 0 {
+		b = appendCid(b, in.Record)
+	}
 	return b
 }
 
@@ -112,6 +117,8 @@ func inodeParts(in *Inode) uint64 {
 	set(in.BaseData != 0, hasBaseData)
 	set(in.Alloc != 0, hasAlloc)
 	set(in.Xattrs != 0, hasXattrs)
+	set(in.Record.Defined(), hasRecord)
+	set(in.Lazy, hasLazy)
 	return parts
 }
 
@@ -174,6 +181,10 @@ func decodeInode(b []byte) (Inode, error) {
 	if parts&hasXattrs != 0 {
 		in.Xattrs = uint32(d.upTo(math.MaxUint32))
 	}
+	if parts&hasRecord != 0 {
+		in.Record = d.cid()
+	}
+	in.Lazy = parts&hasLazy != 0
 	if parts > hasAll || in.Kind < File || in.Kind > BlockDev {
 		d.bad = true
 	}
