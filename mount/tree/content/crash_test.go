@@ -51,7 +51,7 @@ func (c *cutter) inject(disk.Op) error {
 // process finds with the states that were published.
 func TestCrash(t *testing.T) {
 	rng := seeded(t)
-	rounds := 120
+	rounds := 200
 	if testing.Short() {
 		rounds = 20
 	}
@@ -73,7 +73,7 @@ func crashOnce(t *testing.T, rng *rand.Rand) {
 		t.Fatal(err)
 	}
 	c.mu.Lock()
-	c.after = 1 + rng.IntN(700)
+	c.after = 1 + rng.IntN(3000)
 	c.mu.Unlock()
 	work := newWorkload(r, rng, c)
 	for step := 0; step < 400 && !c.done(); step++ {
@@ -141,11 +141,11 @@ func (w *workload) step() {
 		n := w.rng.Int64N(6 * chunkSize)
 		w.must(f.Truncate(w.ctx, n))
 		w.want[ino] = grown(w.want[ino], n)[:n:n]
-	case k < 15:
+	case k < 13:
 		w.publish(ino, f.Cut())
-	case k < 17:
+	case k < 15:
 		w.sync()
-	case k < 19:
+	case k < 18:
 		c := f.Cut()
 		root, err := w.seal(w.ctx, c)
 		w.must(err)

@@ -183,9 +183,9 @@ func (f *File) Blocks() int64 {
 
 func (f *File) blocks() int64 {
 	shown := overlap(f.visible, 0, math.MaxInt64) - f.hidden
-	// Which of the shown bytes are in zero leaves is not known before the seal.
-	shown = max(0, min(shown, shown-(f.baseSize-f.baseData)))
-	return (f.data + shown + 511) / 512
+	// Which of the shown bytes are in zero leaves is not looked up: for a sparse
+	// base this is an upper bound until the next seal.
+	return (f.data + min(shown, f.baseData) + 511) / 512
 }
 
 // count brings data and hidden up to date. Chunks are counted when somebody

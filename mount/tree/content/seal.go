@@ -190,7 +190,7 @@ func (c *Cut) leaf(ctx context.Context, s step) (r leafResult) {
 	cs := c.f.fs.cfg.ChunkSize
 	start := s.first * cs
 	end := c.size
-	if s.count < (math.MaxInt64-start)/cs {
+	if s.count <= (math.MaxInt64-start)/cs {
 		end = min(end, start+s.count*cs)
 	}
 	var data int64

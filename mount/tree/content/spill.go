@@ -14,6 +14,7 @@ type candidate struct {
 	f    *File
 	src  *source
 	off  int64 // in the file
+	n    int64 // bytes
 	used uint64
 }
 
@@ -93,17 +94,15 @@ func (fs *Files) candidates(n int64) []candidate {
 	var found []candidate
 	var total int64
 	for _, f := range files {
-		var l []candidate
 		var size int64
-		l, size = f.candidates(found)
-		found = l
+		found, size = f.candidates(found)
 		if total += size; total >= n {
 			break
 		}
 	}
 	slices.SortStableFunc(found, func(a, b candidate) int { return cmp.Compare(a.used, b.used) })
 	for i, c := range found {
-		if n -= int64(c.src.n); n <= 0 {
+		if n -= c.n; n <= 0 {
 			return found[:i+1]
 		}
 	}
@@ -130,7 +129,7 @@ func (f *File) candidates(to []candidate) ([]candidate, int64) {
 			return
 		}
 		if !src.spills {
-			to = append(to, candidate{f: f, src: src, off: off, used: used})
+			to = append(to, candidate{f: f, src: src, off: off, n: int64(src.n), used: used})
 			size += int64(src.n)
 		}
 	}
