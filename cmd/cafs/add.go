@@ -98,7 +98,7 @@ func addFlags(c *cli.Context) (o addOptions, err error) {
 			o.arg.Profile += "," + setting + "=" + v
 		}
 	}
-	return o, nil
+	return o, checkProfile(o.arg.Profile)
 }
 
 // addedLine is one line of add --json.

@@ -88,7 +88,7 @@ func endMount(m *mounted) error {
 	ctx := context.Background()
 	holder, held, err := repo.LockedBy(m.Repo)
 	if err != nil || !held || holder.PID != m.PID {
-		return errors.Join(err, m.wait()) // unmounted by somebody else
+		return errors.Join(err, background(m.wait())) // unmounted by somebody else
 	}
 	c, err := api.Dial(ctx, m.Repo)
 	if err == nil {
@@ -105,5 +105,13 @@ func endMount(m *mounted) error {
 	if err := waitFree(ctx, m.Repo, holder); err != nil {
 		return err
 	}
-	return m.wait()
+	return background(m.wait())
+}
+
+// background says whose end an error tells of.
+func background(err error) error {
+	if err != nil {
+		return fmt.Errorf("the background process ended badly: %w", err)
+	}
+	return nil
 }

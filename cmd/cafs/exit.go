@@ -15,6 +15,7 @@ import (
 	"cafs/mount/api"
 	"cafs/mount/daemon"
 	"cafs/mount/repo"
+	"cafs/mount/tree/content"
 	"cafs/mount/tree/index"
 	"cafs/store"
 )
@@ -78,7 +79,7 @@ func exitCode(err error) int {
 		return exitMount
 	case is(syscall.EBUSY):
 		return exitBusy
-	case is(repo.ErrUnclean), is(daemon.ErrLosses):
+	case is(repo.ErrUnclean), is(daemon.ErrLosses), is(content.ErrLost):
 		return exitNotDurable
 	case is(syscall.ENOSPC), is(store.ErrFull), is(syscall.EDQUOT), is(syscall.EROFS), is(index.ErrReadOnly):
 		return exitNoSpace

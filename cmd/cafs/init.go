@@ -4,6 +4,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"cafs/mount/repo"
+	"cafs/shard"
 )
 
 func initCommand() *cli.Command {
@@ -25,6 +26,14 @@ func initCommand() *cli.Command {
 			r, err := repoPath(c)
 			if err != nil {
 				return err
+			}
+			if err := checkProfile(c.String("profile")); err != nil {
+				return err
+			}
+			if s := c.String("shard"); s != "" {
+				if _, err := shard.Parse(s); err != nil {
+					return usagef("--shard: %s", plain(err))
+				}
 			}
 			return runInit(r, repo.Config{Profile: c.String("profile"), Shard: c.String("shard")})
 		},

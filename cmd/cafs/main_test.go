@@ -243,7 +243,7 @@ func TestMountFlags(t *testing.T) {
 			t.Errorf("mount %s: %v, want a usage error", line, err)
 		}
 	}
-	if err := parse("m --repo r --dirty-limit 64MiB --commit-interval 2s --profile p --allow-other -v"); err != nil {
+	if err := parse("m --repo r --dirty-limit 64MiB --commit-interval 2s --profile unixfs-v0-2015 --allow-other -v"); err != nil {
 		t.Fatal(err)
 	}
 	first := got

@@ -13,6 +13,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/urfave/cli/v2"
 
+	"cafs/linksys/unixfs"
 	"cafs/mount/daemon"
 	"cafs/mount/repo"
 )
@@ -92,6 +93,9 @@ func mountFlags(c *cli.Context) (o mountOptions, err error) {
 	}
 	if (o.allowSuid || o.allowDev) && os.Geteuid() != 0 {
 		return o, usagef("--allow-suid and --allow-dev are for root")
+	}
+	if err := checkProfile(o.profile); err != nil {
+		return o, err
 	}
 	if o.background && o.command != nil {
 		return o, usagef("--background and a command exclude each other")
@@ -204,6 +208,17 @@ func repoFlag() cli.Flag {
 	return &cli.StringFlag{Name: "repo", Aliases: []string{"R"}, Usage: "the repository `FOLDER`", EnvVars: []string{"CAFS_REPO"}, DefaultText: "~/.cafs"}
 }
 
+// checkProfile refuses what is no profile.
+func checkProfile(text string) error {
+	if text == "" {
+		return nil
+	}
+	if _, err := unixfs.ParseProfile(text); err != nil {
+		return usagef("--profile: %s", plain(err))
+	}
+	return nil
+}
+
 // repoPath is the repository that --repo, $CAFS_REPO or the default names.
 func repoPath(c *cli.Context) (string, error) {
 	if p := c.String("repo"); p != "" {
@@ -217,7 +232,7 @@ func repoPath(c *cli.Context) (string, error) {
 
 func envSet(name string) bool { _, ok := os.LookupEnv(name); return ok }
 
-// exited is the error of a background process that ended without a word.
+// errSilent is the error of a background process that ended without a word.
 var errSilent = errors.New("the background process ended without saying why")
 
 // shellQuote makes an argument fit for a command line in a message.

@@ -55,9 +55,13 @@ func open(ctx context.Context, path, command string, tune func(*repo.Options)) (
 	if tune != nil {
 		tune(&o)
 	}
+	_, missing := repo.ReadConfig(path)
 	r, err := repo.Open(ctx, path, o)
 	if err != nil {
 		return nil, err
+	}
+	if errors.Is(missing, repo.ErrNotRepo) {
+		notef("made the repository %s, profile %s", r.Path, r.Config.Profile)
 	}
 	return &session{path: path, blocks: r.Store, sys: r.Sys, repo: r}, nil
 }

@@ -7,6 +7,8 @@ import (
 	"syscall"
 
 	"cafs/mount/repo"
+	"cafs/mount/tree/content"
+	"cafs/mount/tree/index"
 	"cafs/store"
 )
 
@@ -42,6 +44,8 @@ var kinds = []struct {
 	{"not-dir", syscall.ENOTDIR},
 	{"is-dir", syscall.EISDIR},
 	{"canceled", context.Canceled},
+	{"index-failed", index.ErrReadOnly},
+	{"lost", content.ErrLost},
 	{"unknown-op", ErrUnknownOp},
 	{"refused", ErrRefused},
 	{"ending", ErrEnding},
