@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/ipfs/go-cid"
 )
@@ -64,13 +66,14 @@ func (d *Dir) commit(b *batch) error {
 		}
 	}
 	whole := d.whole.worth(small)
+	begin := time.Now()
 	if err := d.writeBatch(b, whole); err != nil {
 		return err
 	}
-	if whole {
-		if err := d.whole.do(); err != nil {
-			return d.poison(fmt.Errorf("flush: %w", err))
-		}
+	if !whole {
+		d.whole.tookSingle(small, time.Since(begin))
+	} else if err := d.whole.do(); err != nil {
+		return d.poison(fmt.Errorf("flush: %w", err))
 	}
 	if err := d.nameBatch(b); err != nil {
 		return err
@@ -84,7 +87,7 @@ func (d *Dir) commit(b *batch) error {
 func (d *Dir) writeBatch(b *batch, whole bool) error {
 	workers := syncers
 	if whole {
-		workers = 1 // the lane runs several batches at once
+		workers = runtime.GOMAXPROCS(0)
 	}
 	return parallel(len(b.entries), workers, func(i int) error {
 		e := b.entries[i]

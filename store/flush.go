@@ -1,6 +1,7 @@
 package store
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,8 +15,6 @@ const (
 	// case: that touches nobody else's data. From three on, flushing the file
 	// system is cheaper on ext4, xfs and btrfs when nobody else writes much.
 	fewFlushes = 2
-	// oneFlush is about what one of many flushes takes, with syncers at once.
-	oneFlush = 300 * time.Microsecond
 	// avoidFor times as long as a slow flush of the file system took, others are
 	// avoided that would not pay at that speed: somebody else writes a lot.
 	avoidFor = 20
@@ -32,8 +31,10 @@ type group struct {
 	failed    error
 
 	few   int          // this many are flushed one by one in any case
-	dear  atomic.Int64 // files whose flushes one by one would take as long
+	runs  [3]int64     // how long the last runs took, in ns; the runner's
+	whole atomic.Int64 // the shortest of them: a hiccup does not count
 	until atomic.Int64 // when that is forgotten, in ns since 1970
+	one   atomic.Int64 // about how long one of many single flushes takes, in ns
 }
 
 type groupRun struct {
@@ -79,11 +80,26 @@ func (g *group) worth(n int) bool {
 	if n <= g.few {
 		return false
 	}
-	return int64(n) > g.dear.Load() || time.Now().UnixNano() > g.until.Load()
+	return int64(n)*g.one.Load() > g.whole.Load() || time.Now().UnixNano() > g.until.Load()
 }
 
 // took learns from one run of sync.
 func (g *group) took(d time.Duration) {
-	g.dear.Store(int64(d / oneFlush))
-	g.until.Store(time.Now().Add(avoidFor * d).UnixNano())
+	g.runs[0], g.runs[1], g.runs[2] = g.runs[1], g.runs[2], int64(d)
+	whole := slices.Min(g.runs[:])
+	g.whole.Store(whole)
+	g.until.Store(time.Now().UnixNano() + avoidFor*whole)
+}
+
+// tookSingle learns from n flushes one by one. Many at once take about half the
+// time of as many single ones.
+func (g *group) tookSingle(n int, d time.Duration) {
+	if n == 0 {
+		return
+	}
+	one := int64(d) / int64(n)
+	if n <= g.few {
+		one /= 2
+	}
+	g.one.Store((3*g.one.Load() + one) / 4)
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // What may wait for a barrier. Beyond kick a barrier starts by itself; beyond
@@ -46,11 +47,28 @@ type batch struct {
 }
 
 // lane runs batches in order, max at a time.
+//
+// A lane that gathers holds a batch back for a moment when the last ones were
+// larger: those who waited for them are coming back one by one, and the first
+// one would otherwise have a barrier for itself while all others wait for it.
 type lane struct {
 	max     int
 	waiting []*batch
 	running int
+
+	gathers bool
+	last    [2]int        // blocks in the last batches
+	took    time.Duration // by the last batch
+	enough  int           // blocks that end the holding back
+	full    chan struct{} // closed when there are enough; nil when nothing is held back
 }
+
+// gatherShare of the time of the last batch is the most that one is held back,
+// and gatherMax in any case.
+const (
+	gatherShare = 4
+	gatherMax   = 2 * time.Millisecond
+)
 
 // queue decides which blocks become durable when. Small requests have a lane of
 // their own, so that one small flush does not stand behind a large one; within
@@ -74,7 +92,7 @@ type queue struct {
 func (q *queue) init(d *Dir) {
 	q.d = d
 	q.limits = defaultLimits
-	q.express.max = 1
+	q.express.max, q.express.gathers = 1, true
 	q.bulk.max = 3
 	q.active = map[*batch]struct{}{}
 	q.freed = make(chan struct{})
@@ -171,6 +189,10 @@ func (q *queue) claim(l *lane, e *entry) {
 	b := l.waiting[n-1]
 	b.entries = append(b.entries, e)
 	e.batch = b
+	if l.full != nil && len(l.waiting[0].entries) >= l.enough {
+		close(l.full)
+		l.full = nil
+	}
 	q.live.add(e, -1)
 	if l.running < l.max {
 		l.running++
@@ -185,14 +207,36 @@ func (q *queue) run(l *lane) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for len(l.waiting) > 0 {
+		q.gather(l)
 		b := l.waiting[0]
 		l.waiting = l.waiting[1:]
 		q.mu.Unlock()
+		begin := time.Now()
 		b.err = q.d.commit(b)
 		q.mu.Lock()
+		l.last[0], l.last[1], l.took = l.last[1], len(b.entries), time.Since(begin)
 		q.finish(b)
 	}
 	l.running--
+}
+
+// gather holds the next batch back. It requires mu, and lets go of it.
+func (q *queue) gather(l *lane) {
+	l.enough = max(l.last[0], l.last[1])
+	if !l.gathers || len(l.waiting[0].entries) >= l.enough {
+		return
+	}
+	full := make(chan struct{})
+	l.full = full
+	q.mu.Unlock()
+	timer := time.NewTimer(min(l.took/gatherShare, gatherMax))
+	select {
+	case <-full:
+	case <-timer.C:
+	}
+	timer.Stop()
+	q.mu.Lock()
+	l.full = nil
 }
 
 // finish ends a batch: done blocks leave, those of a failed one are idle again.

@@ -30,9 +30,10 @@ func Bench(b *testing.B, open func(b *testing.B) Target) {
 	for _, keys := range []int{0, 4 << 10, 64 << 10, 1 << 20} {
 		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
 			for _, size := range []int{8, 1000, 4096, 256 << 10, 1 << 20} {
-				if int64(keys)*int64(size) > 5<<30 {
+				if int64(keys)*int64(size) > 4<<30 {
 					continue
 				}
+				keys := min(keys, 1<<30/size) // so that it stays in memory
 				b.Run(fmt.Sprintf("size=%d", size), func(b *testing.B) { benchSize(b, open, keys, size) })
 			}
 		})
@@ -134,6 +135,11 @@ func benchRead(b *testing.B, open func(b *testing.B) Target, keys, size int) {
 	list := fill(b, t, keys, size)
 	rng := rand.New(rand.NewPCG(7, 7))
 	rng.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	for _, c := range list { // all are read warm
+		if _, err := t.Get(c); err != nil {
+			b.Fatal(err)
+		}
+	}
 	v := value(size)
 	run := func(name string, g int, f func(i int) error) {
 		b.Run(fmt.Sprintf("%s/g=%d", name, g), func(b *testing.B) {
