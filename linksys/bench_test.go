@@ -21,30 +21,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cafs/linksys"
+	"cafs/linksys/add"
+	"cafs/linksys/linktest"
 	"cafs/linksys/unixfs"
-	"cafs/store"
-	"cafs/store/disk"
 )
-
-// benchStore opens a store on disk in a new folder.
-func benchStore(b testing.TB) (*store.Dir, string) {
-	b.Helper()
-	path := b.TempDir()
-	s, err := openStore(path)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { s.Close() })
-	return s, path
-}
-
-func openStore(path string) (*store.Dir, error) {
-	f, err := disk.OS(path)
-	if err != nil {
-		return nil, err
-	}
-	return store.Open(f, store.Options{CreateIfMissing: true})
-}
 
 // forget drops the files below path from the page cache.
 func forget(b testing.TB, path string) {
@@ -69,10 +49,10 @@ func forget(b testing.TB, path string) {
 // and from a warm store, next to reading a leaf's file into a buffer, and to
 // hashing that too.
 func BenchmarkLoad(b *testing.B) {
-	s, path := benchStore(b)
+	s, path := linktest.OpenDir(b)
 	var leaves [2]cid.Cid
 	for i := range leaves {
-		data := stream(uint64(i), 1<<20)
+		data := linktest.Stream(uint64(i), 1<<20)
 		leaf, err := unixfs.V1_2025.Leaf(data)
 		if err == nil {
 			err = s.Put(b.Context(), leaf.Cid, data)
@@ -86,7 +66,7 @@ func BenchmarkLoad(b *testing.B) {
 		leaves[i] = leaf.Cid
 	}
 	load := func(b *testing.B, cache int64) {
-		sys := newSystem(b, s, linksys.Options{CacheBytes: cache})
+		sys := linktest.NewSystem(b, s, linksys.Options{CacheBytes: cache})
 		ls := sys.LinkSystem()
 		b.SetBytes(1 << 20)
 		b.ReportAllocs()
@@ -129,10 +109,10 @@ const benchFile = 256 << 20 // bytes
 // comparison, an ordinary file: in sequence with cold and warm page cache, and
 // 4 KiB here and there.
 func BenchmarkRead(b *testing.B) {
-	s, path := benchStore(b)
-	sys := newSystem(b, s, linksys.Options{})
-	data := stream(1, benchFile)
-	im := sys.NewImporter(linksys.AddOptions{})
+	s, path := linktest.OpenDir(b)
+	sys := linktest.NewSystem(b, s, linksys.Options{})
+	data := linktest.Stream(1, benchFile)
+	im := add.New(s, add.Options{})
 	root, err := im.AddFile(b.Context(), bytes.NewReader(data))
 	if err == nil {
 		_, err = im.Finish(b.Context())
@@ -157,10 +137,10 @@ func BenchmarkRead(b *testing.B) {
 	open := func(b *testing.B, cold bool) io.ReaderAt {
 		if cold { // page cache, checksums and our caches
 			s.Close()
-			if s, err = openStore(path); err != nil {
+			if s, err = linktest.Reopen(path); err != nil {
 				b.Fatal(err)
 			}
-			sys = newSystem(b, s, linksys.Options{})
+			sys = linktest.NewSystem(b, s, linksys.Options{})
 			forget(b, path)
 		}
 		f, err := sys.OpenFile(b.Context(), root.Cid)
@@ -237,53 +217,11 @@ func syncFile(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// BenchmarkAdd adds 256 MiB from memory, and the Go source tree, into a store on
-// disk, durably.
-func BenchmarkAdd(b *testing.B) {
-	data := stream(1, benchFile)
-	b.Run("file", func(b *testing.B) {
-		b.SetBytes(benchFile)
-		for b.Loop() {
-			add(b, func(im *linksys.Importer) (unixfs.Root, error) { return im.AddFile(b.Context(), bytes.NewReader(data)) })
-		}
-	})
-	src := filepath.Join(runtime.GOROOT(), "src")
-	b.Run("tree", func(b *testing.B) {
-		for b.Loop() {
-			stats := add(b, func(im *linksys.Importer) (unixfs.Root, error) {
-				d, err := os.Open(src)
-				if err != nil {
-					b.Skip(err)
-				}
-				defer d.Close()
-				return im.AddTree(b.Context(), d)
-			})
-			b.ReportMetric(float64(stats.Files), "files")
-		}
-	})
-}
-
-func add(b *testing.B, fn func(*linksys.Importer) (unixfs.Root, error)) linksys.AddStats {
-	b.StopTimer()
-	s, _ := benchStore(b)
-	sys := linksys.New(s, linksys.Options{})
-	im := sys.NewImporter(linksys.AddOptions{Hidden: true})
-	b.StartTimer()
-	_, err := fn(im)
-	stats, err2 := im.Finish(b.Context())
-	b.StopTimer()
-	if err := errors.Join(err, err2, sys.Close(), s.Close()); err != nil {
-		b.Fatal(err)
-	}
-	b.StartTimer()
-	return stats
-}
-
 // BenchmarkLookup finds names in a sharded directory of 100,000 entries.
 func BenchmarkLookup(b *testing.B) {
-	s := newStore()
-	m := entries(b, s, 100000)
-	root, err := unixfs.V1_2025.BuildDir(b.Context(), seq(m), s.emit)
+	s := linktest.NewStore()
+	m := linktest.Entries(b, s, 100000)
+	root, err := unixfs.V1_2025.BuildDir(b.Context(), linktest.Seq(m), s.Emit)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -291,7 +229,7 @@ func BenchmarkLookup(b *testing.B) {
 	for name := range m {
 		names = append(names, name)
 	}
-	sys := newSystem(b, s, linksys.Options{CacheBytes: 256 << 20})
+	sys := linktest.NewSystem(b, s, linksys.Options{CacheBytes: 256 << 20})
 	b.Run("LookupDir", func(b *testing.B) {
 		for i := 0; b.Loop(); i++ {
 			if _, err := sys.LookupDir(b.Context(), root.Cid, names[i%len(names)]); err != nil {
@@ -302,34 +240,6 @@ func BenchmarkLookup(b *testing.B) {
 	b.Run("Resolve", func(b *testing.B) {
 		for i := 0; b.Loop(); i++ {
 			if _, err := sys.Resolve(b.Context(), root.Cid, names[i%len(names)]); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-}
-
-// BenchmarkCar exports a file of 256 MiB and imports it, from memory to memory.
-func BenchmarkCar(b *testing.B) {
-	s := newStore()
-	root, err := unixfs.V1_2025.BuildFile(b.Context(), bytes.NewReader(stream(1, benchFile)), s.emit)
-	if err != nil {
-		b.Fatal(err)
-	}
-	car := exportBytes(b, newSystem(b, s, linksys.Options{}), root.Cid, linksys.ExportOptions{})
-	b.Run("export", func(b *testing.B) {
-		b.SetBytes(benchFile)
-		for b.Loop() {
-			sys := newSystem(b, s, linksys.Options{})
-			if _, err := sys.Export(b.Context(), io.Discard, root.Cid, linksys.ExportOptions{}); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-	b.Run("import", func(b *testing.B) {
-		b.SetBytes(benchFile)
-		for b.Loop() {
-			sys := newSystem(b, newStore(), linksys.Options{})
-			if _, err := sys.Import(b.Context(), bytes.NewReader(car), linksys.ImportOptions{}); err != nil {
 				b.Fatal(err)
 			}
 		}

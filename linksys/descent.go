@@ -11,6 +11,7 @@ import (
 	"github.com/ipld/go-ipld-prime/linking"
 	"github.com/ipld/go-ipld-prime/traversal"
 
+	"cafs/linksys/cidset"
 	"cafs/linksys/unixfs"
 )
 
@@ -20,7 +21,7 @@ import (
 // deeper than a file. It keeps the links not followed yet.
 type descent struct {
 	s    *System
-	seen *cidSet // blocks not to visit (again)
+	seen *cidset.Set // blocks not to visit (again)
 	// note hears of each block, and adds it to seen. When sized is set, a raw
 	// block is only measured and told to sized.
 	note  func(c cid.Cid, block []byte) error
@@ -39,7 +40,7 @@ func (d *descent) run(ctx context.Context, todo []cid.Cid) error {
 		}
 		c := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		if d.seen.has(c) {
+		if d.seen.Has(c) {
 			continue
 		}
 		links, err := d.block(ctx, c)
@@ -59,12 +60,12 @@ type DagSize struct{ Blocks, Bytes int64 }
 // Measure counts the blocks of the DAG below root. Raw blocks are not read.
 // Blocks in identity CIDs do not count. Memory is 40 bytes for each block.
 func (s *System) Measure(ctx context.Context, root cid.Cid) (DagSize, error) {
-	var seen cidSet
+	var seen cidset.Set
 	var size DagSize
 	add := func(_ cid.Cid, n int64) { size.Blocks, size.Bytes = size.Blocks+1, size.Bytes+n }
 	d := &descent{s: s, seen: &seen, sized: add}
 	d.note = func(c cid.Cid, block []byte) error {
-		if seen.add(c) && !isIdentity(c) {
+		if seen.Add(c) && !isIdentity(c) {
 			add(c, int64(len(block)))
 		}
 		return nil
@@ -75,7 +76,7 @@ func (s *System) Measure(ctx context.Context, root cid.Cid) (DagSize, error) {
 
 // skip tells the preloader what will not be read.
 func (d *descent) skip(c cid.Cid) bool {
-	return d.sized != nil && c.Prefix().Codec == cid.Raw || d.seen.has(c)
+	return d.sized != nil && c.Prefix().Codec == cid.Raw || d.seen.Has(c)
 }
 
 func (d *descent) announce(links []cid.Cid) {
@@ -87,7 +88,7 @@ func (d *descent) announce(links []cid.Cid) {
 func (d *descent) block(ctx context.Context, c cid.Cid) ([]cid.Cid, error) {
 	if d.sized != nil && c.Prefix().Codec == cid.Raw {
 		n, err := d.s.size(ctx, c)
-		if err == nil && d.seen.add(c) && !isIdentity(c) {
+		if err == nil && d.seen.Add(c) && !isIdentity(c) {
 			d.sized(c, n)
 		}
 		return nil, err

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -18,30 +17,10 @@ import (
 	cidlink "github.com/ipld/go-ipld-prime/linking/cid"
 
 	"cafs/linksys"
+	"cafs/linksys/linktest"
 	"cafs/linksys/unixfs"
 	"cafs/store"
 )
-
-// entries builds n entries that all are the same small file.
-func entries(t testing.TB, s *recorder, n int) map[string]unixfs.Entry {
-	c := s.put(t, cid.Raw, []byte("content"))
-	m := make(map[string]unixfs.Entry, n)
-	for i := range n {
-		name := fmt.Sprintf("entry %d é%s", i, strings.Repeat("x", i%40))
-		m[name] = unixfs.Entry{Name: name, Cid: c, Tsize: uint64(i)}
-	}
-	return m
-}
-
-func seq(m map[string]unixfs.Entry) iter.Seq2[unixfs.Entry, error] {
-	return func(yield func(unixfs.Entry, error) bool) {
-		for _, e := range m {
-			if !yield(e, nil) {
-				return
-			}
-		}
-	}
-}
 
 // TestDirectories lists and searches flat and sharded directories of several
 // fan-outs, with go-unixfsnode as a second opinion on the sharded ones.
@@ -50,15 +29,15 @@ func TestDirectories(t *testing.T) {
 		n, fanout, limit int
 	}{{0, 256, 1}, {1, 256, 1 << 18}, {300, 256, 1 << 18}, {1, 8, 1}, {2000, 8, 1}, {2000, 16, 1}, {3000, 256, 1}, {3000, 1024, 1}} {
 		t.Run(fmt.Sprint(tc), func(t *testing.T) {
-			s := newStore()
-			want := entries(t, s, tc.n)
+			s := linktest.NewStore()
+			want := linktest.Entries(t, s, tc.n)
 			p := unixfs.V1_2025
 			p.Fanout, p.DirLimit = tc.fanout, tc.limit
-			root, err := p.BuildDir(t.Context(), seq(want), s.emit)
+			root, err := p.BuildDir(t.Context(), linktest.Seq(want), s.Emit)
 			if err != nil {
 				t.Fatal(err)
 			}
-			sys := newSystem(t, s, linksys.Options{})
+			sys := linktest.NewSystem(t, s, linksys.Options{})
 			checkDir(t, sys, root.Cid, want)
 			ls := sys.LinkSystem()
 			n, err := ls.Load(linking.LinkContext{}, cidlink.Link{Cid: root.Cid}, dagpb.Type.PBNode)
@@ -95,33 +74,33 @@ func checkDir(t *testing.T, sys *linksys.System, c cid.Cid, want map[string]unix
 			t.Fatalf("lookup %q: %+v, %v", name, e, err)
 		}
 		_, err := sys.LookupDir(t.Context(), c, name+"!")
-		wantErr(t, "missing name", err, fs.ErrNotExist)
+		linktest.WantErr(t, "missing name", err, fs.ErrNotExist)
 	}
 	for _, name := range []string{"", ".", "..", "a/b", "nul\x00", strings.Repeat("n", 256), "no such entry"} {
 		_, err := sys.LookupDir(t.Context(), c, name)
-		wantErr(t, "lookup of "+name, err, fs.ErrNotExist)
+		linktest.WantErr(t, "lookup of "+name, err, fs.ErrNotExist)
 	}
 }
 
 // TestLookupReadsThePath: one name of a large directory costs one node a level.
 func TestLookupReadsThePath(t *testing.T) {
-	s := newStore()
-	want := entries(t, s, 20000)
-	root, err := unixfs.V1_2025.BuildDir(t.Context(), seq(want), s.emit)
+	s := linktest.NewStore()
+	want := linktest.Entries(t, s, 20000)
+	root, err := unixfs.V1_2025.BuildDir(t.Context(), linktest.Seq(want), s.Emit)
 	if err != nil {
 		t.Fatal(err)
 	}
-	sys := newSystem(t, s, linksys.Options{})
+	sys := linktest.NewSystem(t, s, linksys.Options{})
 	for name := range want {
 		if _, err := sys.LookupDir(t.Context(), root.Cid, name); err != nil {
 			t.Fatal(err)
 		}
 		break
 	}
-	if n := s.reads(); n > 3 {
+	if n := s.Reads(); n > 3 {
 		t.Errorf("one look-up read %d nodes", n)
 	}
-	clear(s.gets)
+	clear(s.Gets)
 	n := 0
 	for range sys.ReadDir(t.Context(), root.Cid) {
 		if n++; n == 10 {
@@ -129,23 +108,23 @@ func TestLookupReadsThePath(t *testing.T) {
 		}
 	}
 	sys.Close()
-	if len(s.gets) > 40 {
-		t.Errorf("ten entries read %d nodes", len(s.gets))
+	if len(s.Gets) > 40 {
+		t.Errorf("ten entries read %d nodes", len(s.Gets))
 	}
 }
 
 // TestMissingIsNotAbsent: a missing block never looks like a missing name, in
 // whatever way it is asked for.
 func TestMissingIsNotAbsent(t *testing.T) {
-	s := newStore()
-	want := entries(t, s, 3000)
+	s := linktest.NewStore()
+	want := linktest.Entries(t, s, 3000)
 	p := unixfs.V1_2025
 	p.DirLimit = 1
-	sub, err := p.BuildDir(t.Context(), seq(want), s.emit)
+	sub, err := p.BuildDir(t.Context(), linktest.Seq(want), s.Emit)
 	if err != nil {
 		t.Fatal(err)
 	}
-	root, err := p.BuildDir(t.Context(), seq(map[string]unixfs.Entry{"sub": {Name: "sub", Cid: sub.Cid}}), s.emit)
+	root, err := p.BuildDir(t.Context(), linktest.Seq(map[string]unixfs.Entry{"sub": {Name: "sub", Cid: sub.Cid}}), s.Emit)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,8 +134,8 @@ func TestMissingIsNotAbsent(t *testing.T) {
 	}
 	shards := slices.Collect(rootNode.Shards())
 	for _, lost := range []cid.Cid{root.Cid, sub.Cid, shards[len(shards)/2].Cid} {
-		s.lose(lost)
-		sys := newSystem(t, s, linksys.Options{})
+		s.Lose(lost)
+		sys := linktest.NewSystem(t, s, linksys.Options{})
 		failed, absent := 0, 0
 		for name := range want {
 			for _, path := range []string{"sub/" + name, "sub/" + name + "?"} {
@@ -181,13 +160,13 @@ func TestMissingIsNotAbsent(t *testing.T) {
 		for _, err = range sys.ReadDir(t.Context(), sub.Cid) {
 		}
 		if lost != root.Cid {
-			wantErr(t, "listing", err, store.ErrNotFound)
+			linktest.WantErr(t, "listing", err, store.ErrNotFound)
 		}
-		s.find(lost)
+		s.Find(lost)
 	}
 }
 
-func mustGet(t testing.TB, s *recorder, c cid.Cid) []byte {
+func mustGet(t testing.TB, s *linktest.Recorder, c cid.Cid) []byte {
 	t.Helper()
 	b, err := s.Mem.Get(context.Background(), c)
 	if err != nil {
@@ -196,38 +175,15 @@ func mustGet(t testing.TB, s *recorder, c cid.Cid) []byte {
 	return b
 }
 
-// dirNode encodes a directory node, right or wrong.
-func dirNode(data []byte, names ...string) []byte {
-	target := cid.MustParse("bafkqaaa") // an empty identity CID
-	return shardNode(data, target, names...)
-}
-
-func shardNode(data []byte, target cid.Cid, names ...string) []byte {
-	var b []byte
-	field := func(b []byte, tag byte, v []byte) []byte {
-		return append(appendVarint(append(b, tag), uint64(len(v))), v...)
-	}
-	for _, name := range names {
-		b = field(b, 0x12, append(field(field(nil, 0x0a, target.Bytes()), 0x12, []byte(name)), 0x18, 1))
-	}
-	return field(b, 0x0a, data)
-}
-
-// hamtData is the UnixFS message of a shard.
-func hamtData(bitfield []byte, hash, fanout uint64) []byte {
-	b := append([]byte{8, 5, 0x12, byte(len(bitfield))}, bitfield...)
-	return appendVarint(append(appendVarint(append(b, 0x28), hash), 0x30), fanout)
-}
-
 // TestHostileNames: names no file system can have are hidden and reported,
 // and cannot be asked for; the others stay.
 func TestHostileNames(t *testing.T) {
 	long := strings.Repeat("n", 300)
 	names := []string{"good", "..", ".", "a/b", "", "nul\x00", long, "twice", "twice", "also good"}
-	s := newStore()
-	c := s.put(t, cid.DagProtobuf, dirNode([]byte{8, 1}, names...))
+	s := linktest.NewStore()
+	c := s.Save(t, cid.DagProtobuf, linktest.DirNode([]byte{8, 1}, names...))
 	var log logSink
-	sys := newSystem(t, s, linksys.Options{Logger: log.logger()})
+	sys := linktest.NewSystem(t, s, linksys.Options{Logger: log.logger()})
 	var got []string
 	for e, err := range sys.ReadDir(t.Context(), c) {
 		if err != nil {
@@ -243,44 +199,44 @@ func TestHostileNames(t *testing.T) {
 	}
 	for _, name := range []string{"..", ".", "a/b", "", "nul\x00", long} {
 		_, err := sys.LookupDir(t.Context(), c, name)
-		wantErr(t, fmt.Sprintf("lookup of %.9q", name), err, fs.ErrNotExist)
+		linktest.WantErr(t, fmt.Sprintf("lookup of %.9q", name), err, fs.ErrNotExist)
 	}
 	_, err := sys.Resolve(t.Context(), c, "a/b")
-	wantErr(t, "path a/b", err, fs.ErrNotExist)
+	linktest.WantErr(t, "path a/b", err, fs.ErrNotExist)
 	_, err = sys.Resolve(t.Context(), c, "../x")
-	wantErr(t, "path ..", err, fs.ErrNotExist)
+	linktest.WantErr(t, "path ..", err, fs.ErrNotExist)
 }
 
 // TestHostileShards: each gives an error from listing and look-up, in bounded time.
 func TestHostileShards(t *testing.T) {
-	s := newStore()
-	self := s.put(t, cid.DagProtobuf, dirNode(hamtData([]byte{1}, 0x22, 256), "00name"))
+	s := linktest.NewStore()
+	self := s.Save(t, cid.DagProtobuf, linktest.DirNode(linktest.HamtData([]byte{1}, 0x22, 256), "00name"))
 	for range 12 { // deeper than a name's hash
-		self = s.put(t, cid.DagProtobuf, shardNode(hamtData([]byte{1}, 0x22, 256), self, "00"))
+		self = s.Save(t, cid.DagProtobuf, linktest.ShardNode(linktest.HamtData([]byte{1}, 0x22, 256), self, "00"))
 	}
 	full := slices.Repeat([]byte{0xff}, 32)
 	slots := make([]string, 256)
 	for i := range slots {
 		slots[i] = fmt.Sprintf("%02X", i)
 	}
-	bomb := s.put(t, cid.DagProtobuf, dirNode(hamtData(nil, 0x22, 256)))
+	bomb := s.Save(t, cid.DagProtobuf, linktest.DirNode(linktest.HamtData(nil, 0x22, 256)))
 	for range 8 { // 2^64 empty shards in nine blocks
-		bomb = s.put(t, cid.DagProtobuf, shardNode(hamtData(full, 0x22, 256), bomb, slots...))
+		bomb = s.Save(t, cid.DagProtobuf, linktest.ShardNode(linktest.HamtData(full, 0x22, 256), bomb, slots...))
 	}
 	for name, c := range map[string]cid.Cid{
 		"deep":         self,
 		"bomb":         bomb,
-		"fan-out 0":    s.put(t, cid.DagProtobuf, dirNode(hamtData(nil, 0x22, 0))),
-		"fan-out 3":    s.put(t, cid.DagProtobuf, dirNode(hamtData(nil, 0x22, 3))),
-		"fan-out 2^20": s.put(t, cid.DagProtobuf, dirNode(hamtData(nil, 0x22, 1<<20))),
-		"other hash":   s.put(t, cid.DagProtobuf, dirNode(hamtData(nil, 0x12, 256))),
-		"bitfield":     s.put(t, cid.DagProtobuf, dirNode(hamtData([]byte{3}, 0x22, 256), "00x")),
-		"wrong slot":   s.put(t, cid.DagProtobuf, dirNode(hamtData([]byte{1}, 0x22, 256), "01x")),
-		"other child":  s.put(t, cid.DagProtobuf, dirNode(hamtData([]byte{1}, 0x22, 256), "00")),
-		"garbage":      s.put(t, cid.DagProtobuf, []byte("garbage")),
+		"fan-out 0":    s.Save(t, cid.DagProtobuf, linktest.DirNode(linktest.HamtData(nil, 0x22, 0))),
+		"fan-out 3":    s.Save(t, cid.DagProtobuf, linktest.DirNode(linktest.HamtData(nil, 0x22, 3))),
+		"fan-out 2^20": s.Save(t, cid.DagProtobuf, linktest.DirNode(linktest.HamtData(nil, 0x22, 1<<20))),
+		"other hash":   s.Save(t, cid.DagProtobuf, linktest.DirNode(linktest.HamtData(nil, 0x12, 256))),
+		"bitfield":     s.Save(t, cid.DagProtobuf, linktest.DirNode(linktest.HamtData([]byte{3}, 0x22, 256), "00x")),
+		"wrong slot":   s.Save(t, cid.DagProtobuf, linktest.DirNode(linktest.HamtData([]byte{1}, 0x22, 256), "01x")),
+		"other child":  s.Save(t, cid.DagProtobuf, linktest.DirNode(linktest.HamtData([]byte{1}, 0x22, 256), "00")),
+		"garbage":      s.Save(t, cid.DagProtobuf, []byte("garbage")),
 	} {
 		t.Run(name, func(t *testing.T) {
-			sys := newSystem(t, s, linksys.Options{})
+			sys := linktest.NewSystem(t, s, linksys.Options{})
 			var err error
 			n := 0
 			for _, err = range sys.ReadDir(t.Context(), c) {
@@ -303,25 +259,25 @@ func TestHostileShards(t *testing.T) {
 
 // TestNotDir: what has no entries says so.
 func TestNotDir(t *testing.T) {
-	s := newStore()
-	sys := newSystem(t, s, linksys.Options{})
-	raw := s.put(t, cid.Raw, []byte("x"))
-	file := s.put(t, cid.DagProtobuf, fileNode(nil, nil, []byte("x"), 1))
-	cbor := s.put(t, cid.DagCBOR, []byte{0xa0})
-	dir := s.put(t, cid.DagProtobuf, shardNode([]byte{8, 1}, file, "f"))
+	s := linktest.NewStore()
+	sys := linktest.NewSystem(t, s, linksys.Options{})
+	raw := s.Save(t, cid.Raw, []byte("x"))
+	file := s.Save(t, cid.DagProtobuf, linktest.FileNode(nil, nil, []byte("x"), 1))
+	cbor := s.Save(t, cid.DagCBOR, []byte{0xa0})
+	dir := s.Save(t, cid.DagProtobuf, linktest.ShardNode([]byte{8, 1}, file, "f"))
 	for _, c := range []cid.Cid{raw, file, cbor} {
 		_, err := sys.LookupDir(t.Context(), c, "x")
-		wantErr(t, "lookup", err, unixfs.ErrNotDir)
+		linktest.WantErr(t, "lookup", err, unixfs.ErrNotDir)
 		for _, err = range sys.ReadDir(t.Context(), c) {
 		}
-		wantErr(t, "listing", err, unixfs.ErrNotDir)
+		linktest.WantErr(t, "listing", err, unixfs.ErrNotDir)
 	}
 	for _, c := range []cid.Cid{dir, cbor} {
 		_, err := sys.OpenFile(t.Context(), c)
-		wantErr(t, "open", err, linksys.ErrNotFile)
+		linktest.WantErr(t, "open", err, linksys.ErrNotFile)
 	}
 	_, err := sys.Resolve(t.Context(), dir, "f/below")
-	wantErr(t, "below a file", err, unixfs.ErrNotDir)
+	linktest.WantErr(t, "below a file", err, unixfs.ErrNotDir)
 	_, err = sys.Resolve(t.Context(), raw, "below")
-	wantErr(t, "below a raw block", err, unixfs.ErrNotDir)
+	linktest.WantErr(t, "below a raw block", err, unixfs.ErrNotDir)
 }

@@ -10,7 +10,7 @@
 //
 // UnixFS is a view on dag-pb blocks, which selectors ask for by "interpret as
 // unixfs": a directory is a map of names to links, however it is sharded, and a
-// file is bytes, whatever its layout. [System.Resolve], [System.Export] and
+// file is bytes, whatever its layout. [System.Resolve], [System.Select] and
 // everything that takes a path are traversals of such selectors.
 // [System.OpenFile], [System.LookupDir] and [System.ReadDir] are the same view
 // for those who know what they want: they resolve a file's leaves one interior
@@ -40,11 +40,12 @@
 //
 // # Writing
 //
-// An [Importer] makes DAGs of files and trees with the canonical encoder of
-// package unixfs. [System.Import] takes blocks from a CAR. Both put blocks first
-// and call the store's Sync once, at the end, before they return a root.
+// Package add makes DAGs of files and trees with the canonical encoder of package
+// unixfs; package car takes blocks from elsewhere, through [System.PutVerified],
+// and asks [System.Complete] whether they are all. Both put blocks first and sync
+// once, at the end, before they return a root.
 //
-// Lock order: File.mu and preloader.mu before System.mu, cache.mu and
-// cidSet.mu, of which no two are held together. None is held while a block is
+// Lock order: File.mu and preloader.mu before System.mu, cache.mu and that of a
+// cidset.Set, of which no two are held together. None is held while a block is
 // fetched.
 package linksys

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -22,26 +21,16 @@ import (
 	mh "github.com/multiformats/go-multihash"
 
 	"cafs/linksys"
+	"cafs/linksys/linktest"
 	"cafs/linksys/unixfs"
 	"cafs/store"
 )
-
-var seedFlag = flag.Uint64("seed", 0, "seed of the random tests; 0 takes the clock")
-
-func newRand(t testing.TB) *rand.Rand {
-	seed := *seedFlag
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("-seed %d", seed)
-	return rand.New(rand.NewPCG(seed, 1))
-}
 
 // TestForeignLayouts reads files that boxo laid out in every way it can, whole
 // and in pieces, against the bytes they were made of, and go-unixfsnode as a
 // second reader.
 func TestForeignLayouts(t *testing.T) {
-	r := newRand(t)
+	r := linktest.NewRand(t)
 	for range 150 {
 		f := randomForeign(r)
 		data := make([]byte, r.IntN(20000))
@@ -51,10 +40,10 @@ func TestForeignLayouts(t *testing.T) {
 		if r.IntN(3) == 0 { // holes
 			clear(data[len(data)/3 : len(data)*2/3])
 		}
-		s := newStore()
+		s := linktest.NewStore()
 		c := f.build(t, s, data)
 		t.Run(fmt.Sprintf("%+v,%d bytes", f, len(data)), func(t *testing.T) {
-			sys := newSystem(t, s, linksys.Options{CacheBytes: 1 + r.Int64N(1<<16)})
+			sys := linktest.NewSystem(t, s, linksys.Options{CacheBytes: 1 + r.Int64N(1<<16)})
 			file, err := sys.OpenFile(t.Context(), c)
 			if err != nil {
 				t.Fatal(err)
@@ -169,36 +158,36 @@ func secondReader(t *testing.T, sys *linksys.System, c cid.Cid) []byte {
 // TestWrongSizes: whatever a node claims about its children and is not so, is an
 // error at the latest when the bytes are read, and never zeros.
 func TestWrongSizes(t *testing.T) {
-	s := newStore()
-	leaf := s.put(t, cid.Raw, bytes.Repeat([]byte("x"), 1000))
-	wrapped := s.put(t, cid.DagProtobuf, fileNode(nil, nil, bytes.Repeat([]byte("y"), 1000), 1000))
-	inner := s.put(t, cid.DagProtobuf, fileNode([]cid.Cid{leaf, leaf}, []uint64{1000, 1000}, nil, 2000))
-	dir := s.put(t, cid.DagProtobuf, []byte{0x0a, 2, 8, 1})
-	missing := mustCid(t, cid.Raw, []byte("never stored"))
+	s := linktest.NewStore()
+	leaf := s.Save(t, cid.Raw, bytes.Repeat([]byte("x"), 1000))
+	wrapped := s.Save(t, cid.DagProtobuf, linktest.FileNode(nil, nil, bytes.Repeat([]byte("y"), 1000), 1000))
+	inner := s.Save(t, cid.DagProtobuf, linktest.FileNode([]cid.Cid{leaf, leaf}, []uint64{1000, 1000}, nil, 2000))
+	dir := s.Save(t, cid.DagProtobuf, []byte{0x0a, 2, 8, 1})
+	missing := linktest.MustCid(t, cid.Raw, []byte("never stored"))
 	for name, tc := range map[string]struct {
 		node []byte
 		want error
 	}{
-		"leaf shorter":    {fileNode([]cid.Cid{leaf}, []uint64{1001}, nil, 1001), unixfs.ErrMalformed},
-		"leaf longer":     {fileNode([]cid.Cid{leaf}, []uint64{999}, nil, 999), unixfs.ErrMalformed},
-		"wrapped shorter": {fileNode([]cid.Cid{wrapped}, []uint64{1001}, nil, 1001), unixfs.ErrMalformed},
-		"wrapped longer":  {fileNode([]cid.Cid{wrapped}, []uint64{999}, nil, 999), unixfs.ErrMalformed},
-		"node shorter":    {fileNode([]cid.Cid{inner}, []uint64{5000}, nil, 5000), unixfs.ErrMalformed},
-		"node longer":     {fileNode([]cid.Cid{inner}, []uint64{500}, nil, 500), unixfs.ErrMalformed},
-		"sum":             {fileNode([]cid.Cid{leaf}, []uint64{1000}, nil, 2000), unixfs.ErrMalformed},
-		"no sizes":        {fileNode([]cid.Cid{leaf}, nil, nil, 1000), unixfs.ErrMalformed},
-		"too many sizes":  {fileNode([]cid.Cid{leaf}, []uint64{1000, 5}, nil, 1005), unixfs.ErrMalformed},
-		"overflow":        {fileNode([]cid.Cid{leaf, leaf}, []uint64{1 << 63, 1 << 63}, nil, 0), unixfs.ErrMalformed},
-		"negative":        {fileNode([]cid.Cid{leaf}, []uint64{1 << 63}, nil, 1<<63), unixfs.ErrMalformed},
-		"a directory":     {fileNode([]cid.Cid{dir}, []uint64{10}, nil, 10), unixfs.ErrMalformed},
-		"missing leaf":    {fileNode([]cid.Cid{missing}, []uint64{12}, nil, 12), store.ErrNotFound},
-		"other codec":     {fileNode([]cid.Cid{mustCid(t, cid.DagCBOR, []byte{0xa0})}, []uint64{1}, nil, 1), store.ErrNotFound},
-		"truncated":       {fileNode([]cid.Cid{leaf}, []uint64{1000}, nil, 1000)[:20], unixfs.ErrMalformed},
+		"leaf shorter":    {linktest.FileNode([]cid.Cid{leaf}, []uint64{1001}, nil, 1001), unixfs.ErrMalformed},
+		"leaf longer":     {linktest.FileNode([]cid.Cid{leaf}, []uint64{999}, nil, 999), unixfs.ErrMalformed},
+		"wrapped shorter": {linktest.FileNode([]cid.Cid{wrapped}, []uint64{1001}, nil, 1001), unixfs.ErrMalformed},
+		"wrapped longer":  {linktest.FileNode([]cid.Cid{wrapped}, []uint64{999}, nil, 999), unixfs.ErrMalformed},
+		"node shorter":    {linktest.FileNode([]cid.Cid{inner}, []uint64{5000}, nil, 5000), unixfs.ErrMalformed},
+		"node longer":     {linktest.FileNode([]cid.Cid{inner}, []uint64{500}, nil, 500), unixfs.ErrMalformed},
+		"sum":             {linktest.FileNode([]cid.Cid{leaf}, []uint64{1000}, nil, 2000), unixfs.ErrMalformed},
+		"no sizes":        {linktest.FileNode([]cid.Cid{leaf}, nil, nil, 1000), unixfs.ErrMalformed},
+		"too many sizes":  {linktest.FileNode([]cid.Cid{leaf}, []uint64{1000, 5}, nil, 1005), unixfs.ErrMalformed},
+		"overflow":        {linktest.FileNode([]cid.Cid{leaf, leaf}, []uint64{1 << 63, 1 << 63}, nil, 0), unixfs.ErrMalformed},
+		"negative":        {linktest.FileNode([]cid.Cid{leaf}, []uint64{1 << 63}, nil, 1<<63), unixfs.ErrMalformed},
+		"a directory":     {linktest.FileNode([]cid.Cid{dir}, []uint64{10}, nil, 10), unixfs.ErrMalformed},
+		"missing leaf":    {linktest.FileNode([]cid.Cid{missing}, []uint64{12}, nil, 12), store.ErrNotFound},
+		"other codec":     {linktest.FileNode([]cid.Cid{linktest.MustCid(t, cid.DagCBOR, []byte{0xa0})}, []uint64{1}, nil, 1), store.ErrNotFound},
+		"truncated":       {linktest.FileNode([]cid.Cid{leaf}, []uint64{1000}, nil, 1000)[:20], unixfs.ErrMalformed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := s.put(t, cid.DagProtobuf, tc.node)
+			c := s.Save(t, cid.DagProtobuf, tc.node)
 			for _, piece := range []int{1, 100, 100000} {
-				sys := newSystem(t, s, linksys.Options{})
+				sys := linktest.NewSystem(t, s, linksys.Options{})
 				f, err := sys.OpenFile(t.Context(), c)
 				if err == nil {
 					p := make([]byte, piece)
@@ -217,12 +206,12 @@ func TestWrongSizes(t *testing.T) {
 
 // TestDeepAndShared: bombs end in bounded time, honest depth is read.
 func TestDeepAndShared(t *testing.T) {
-	s := newStore()
-	c, size := s.put(t, cid.Raw, []byte("z")), uint64(1)
+	s := linktest.NewStore()
+	c, size := s.Save(t, cid.Raw, []byte("z")), uint64(1)
 	for range 62 { // a file of 2^62 bytes in 63 blocks
-		c, size = s.put(t, cid.DagProtobuf, fileNode([]cid.Cid{c, c}, []uint64{size, size}, nil, 2*size)), 2*size
+		c, size = s.Save(t, cid.DagProtobuf, linktest.FileNode([]cid.Cid{c, c}, []uint64{size, size}, nil, 2*size)), 2*size
 	}
-	sys := newSystem(t, s, linksys.Options{})
+	sys := linktest.NewSystem(t, s, linksys.Options{})
 	f, err := sys.OpenFile(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -235,25 +224,25 @@ func TestDeepAndShared(t *testing.T) {
 		t.Errorf("NextHole = %d, %v", off, err)
 	}
 	for range 200 { // a chain of nodes with one child each
-		c = s.put(t, cid.DagProtobuf, fileNode([]cid.Cid{c}, []uint64{size}, nil, size))
+		c = s.Save(t, cid.DagProtobuf, linktest.FileNode([]cid.Cid{c}, []uint64{size}, nil, size))
 	}
 	if f, err = sys.OpenFile(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
 	_, err = f.ReadAt(t.Context(), p[:], 0)
-	wantErr(t, "chain", err, linksys.ErrBudget)
+	linktest.WantErr(t, "chain", err, linksys.ErrBudget)
 	_, err = f.NextHole(t.Context(), 0)
-	wantErr(t, "chain, holes", err, linksys.ErrBudget)
+	linktest.WantErr(t, "chain, holes", err, linksys.ErrBudget)
 }
 
 // TestSparse: a file of 8 EiB is searched for data by its nodes alone.
 func TestSparse(t *testing.T) {
-	s := newStore()
+	s := linktest.NewStore()
 	p := unixfs.V1_2025
 	data := bytes.Repeat([]byte("d"), int(p.ChunkSize))
 	leaf, err := p.Leaf(data)
 	if err == nil {
-		err = s.emit(leaf)
+		err = s.Emit(leaf)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -261,11 +250,11 @@ func TestSparse(t *testing.T) {
 	const chunk = int64(5_000_000_000) // index of the only chunk of data
 	root, err := p.EditFile(t.Context(), s.Get, cid.Undef, 1<<63-1, func(yield func(unixfs.Run, error) bool) {
 		yield(unixfs.Run{First: chunk, Count: 1, Leaf: unixfs.LeafRoot(leaf, len(data))}, nil)
-	}, s.emit)
+	}, s.Emit)
 	if err != nil {
 		t.Fatal(err)
 	}
-	sys := newSystem(t, s, linksys.Options{})
+	sys := linktest.NewSystem(t, s, linksys.Options{})
 	f, err := sys.OpenFile(t.Context(), root.Cid)
 	if err != nil {
 		t.Fatal(err)
@@ -282,7 +271,7 @@ func TestSparse(t *testing.T) {
 			t.Errorf("next from %d: %d, %v, want %d", q.off, got, err, q.want)
 		}
 	}
-	s.lose(mustCid(t, cid.Raw, make([]byte, p.ChunkSize))) // zeros are known by their name
+	s.Lose(linktest.MustCid(t, cid.Raw, make([]byte, p.ChunkSize))) // zeros are known by their name
 	b := make([]byte, 10)
 	if _, err := f.ReadAt(t.Context(), b, at-5); err != nil || string(b) != "\x00\x00\x00\x00\x00ddddd" {
 		t.Errorf("across the edge: %q, %v", b, err)
@@ -292,13 +281,13 @@ func TestSparse(t *testing.T) {
 // TestReadPatterns: small reads here and there load no leaf; a reader
 // that goes through the file loads each leaf once, also when many do.
 func TestReadPatterns(t *testing.T) {
-	s := newStore()
-	data := stream(3, 24<<20)
-	root, err := unixfs.V1_2025.BuildFile(t.Context(), bytes.NewReader(data), s.emit)
+	s := linktest.NewStore()
+	data := linktest.Stream(3, 24<<20)
+	root, err := unixfs.V1_2025.BuildFile(t.Context(), bytes.NewReader(data), s.Emit)
 	if err != nil {
 		t.Fatal(err)
 	}
-	sys := newSystem(t, s, linksys.Options{})
+	sys := linktest.NewSystem(t, s, linksys.Options{})
 	f, err := sys.OpenFile(t.Context(), root.Cid)
 	if err != nil {
 		t.Fatal(err)
@@ -310,8 +299,8 @@ func TestReadPatterns(t *testing.T) {
 			t.Fatalf("at %d: %v", off, err)
 		}
 	}
-	if s.reads() != 1 || s.ranges != 24 {
-		t.Errorf("24 random reads made %d gets and %d range reads, want 1 and 24", s.reads(), s.ranges)
+	if s.Reads() != 1 || s.Ranges != 24 {
+		t.Errorf("24 random reads made %d gets and %d range reads, want 1 and 24", s.Reads(), s.Ranges)
 	}
 	var wg sync.WaitGroup
 	for range 3 {
@@ -324,7 +313,7 @@ func TestReadPatterns(t *testing.T) {
 	}
 	wg.Wait()
 	sys.Close()
-	for c, n := range s.gets {
+	for c, n := range s.Gets {
 		if n != 1 {
 			t.Errorf("%s was loaded %d times", c, n)
 		}
@@ -334,13 +323,13 @@ func TestReadPatterns(t *testing.T) {
 // TestLostBlock: a block that goes missing is an error for the reads that need
 // it, and for no others.
 func TestLostBlock(t *testing.T) {
-	s := newStore()
-	data := stream(4, 8<<20)
-	root, err := unixfs.V1_2025.BuildFile(t.Context(), bytes.NewReader(data), s.emit)
+	s := linktest.NewStore()
+	data := linktest.Stream(4, 8<<20)
+	root, err := unixfs.V1_2025.BuildFile(t.Context(), bytes.NewReader(data), s.Emit)
 	if err != nil {
 		t.Fatal(err)
 	}
-	sys := newSystem(t, s, linksys.Options{})
+	sys := linktest.NewSystem(t, s, linksys.Options{})
 	f, err := sys.OpenFile(t.Context(), root.Cid)
 	if err != nil {
 		t.Fatal(err)
@@ -349,15 +338,15 @@ func TestLostBlock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.lose(bad)
+	s.Lose(bad)
 	got, err := readAll(f)
-	wantErr(t, "sequential", err, store.ErrNotFound)
+	linktest.WantErr(t, "sequential", err, store.ErrNotFound)
 	if !strings.Contains(err.Error(), bad.String()) || !bytes.Equal(got, data[:3<<20]) {
 		t.Errorf("%d bytes, then %v", len(got), err)
 	}
 	p := make([]byte, 10)
 	_, err = f.ReadAt(t.Context(), p, 3<<20+5)
-	wantErr(t, "small", err, store.ErrNotFound)
+	linktest.WantErr(t, "small", err, store.ErrNotFound)
 	if _, err := f.ReadAt(t.Context(), p, 4<<20); err != nil {
 		t.Error(err)
 	}
@@ -365,8 +354,8 @@ func TestLostBlock(t *testing.T) {
 
 // TestIdentity: data carried in CIDs is read without a store, up to a limit.
 func TestIdentity(t *testing.T) {
-	s := newStore()
-	sys := newSystem(t, s, linksys.Options{})
+	s := linktest.NewStore()
+	sys := linktest.NewSystem(t, s, linksys.Options{})
 	id := func(codec uint64, b []byte) cid.Cid {
 		h, err := mh.Sum(b, mh.IDENTITY, -1)
 		if err != nil {
@@ -375,8 +364,8 @@ func TestIdentity(t *testing.T) {
 		return cid.NewCidV1(codec, h)
 	}
 	hello := id(cid.Raw, []byte("hello "))
-	world := id(cid.DagProtobuf, fileNode(nil, nil, []byte("world"), 5))
-	c := s.put(t, cid.DagProtobuf, fileNode([]cid.Cid{hello, world}, []uint64{6, 5}, []byte("> "), 13))
+	world := id(cid.DagProtobuf, linktest.FileNode(nil, nil, []byte("world"), 5))
+	c := s.Save(t, cid.DagProtobuf, linktest.FileNode([]cid.Cid{hello, world}, []uint64{6, 5}, []byte("> "), 13))
 	for c, want := range map[cid.Cid]string{hello: "hello ", world: "world", c: "> hello world"} {
 		f, err := sys.OpenFile(t.Context(), c)
 		if err != nil {
@@ -387,17 +376,17 @@ func TestIdentity(t *testing.T) {
 		}
 	}
 	_, err := sys.OpenFile(t.Context(), id(cid.Raw, make([]byte, 129)))
-	wantErr(t, "long identity CID", err, unixfs.ErrMalformed)
+	linktest.WantErr(t, "long identity CID", err, unixfs.ErrMalformed)
 }
 
 // TestCancel: a reader can give up while others go on.
 func TestCancel(t *testing.T) {
-	s := newStore()
-	root, err := unixfs.V1_2025.BuildFile(t.Context(), bytes.NewReader(stream(5, 3<<20)), s.emit)
+	s := linktest.NewStore()
+	root, err := unixfs.V1_2025.BuildFile(t.Context(), bytes.NewReader(linktest.Stream(5, 3<<20)), s.Emit)
 	if err != nil {
 		t.Fatal(err)
 	}
-	sys := newSystem(t, s, linksys.Options{})
+	sys := linktest.NewSystem(t, s, linksys.Options{})
 	f, err := sys.OpenFile(t.Context(), root.Cid)
 	if err != nil {
 		t.Fatal(err)
@@ -412,47 +401,9 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// fileNode encodes a UnixFS file node, right or wrong. A size of 0 is left out.
-func fileNode(links []cid.Cid, sizes []uint64, data []byte, size uint64) []byte {
-	var b []byte
-	field := func(b []byte, tag byte, v []byte) []byte {
-		return append(appendVarint(append(b, tag), uint64(len(v))), v...)
-	}
-	for _, c := range links {
-		b = field(b, 0x12, append(field(nil, 0x0a, c.Bytes()), 0x12, 0, 0x18, 1))
-	}
-	msg := []byte{8, 2}
-	if data != nil {
-		msg = field(msg, 0x12, data)
-	}
-	if size != 0 {
-		msg = appendVarint(append(msg, 0x18), size)
-	}
-	for _, n := range sizes {
-		msg = appendVarint(append(msg, 0x20), n)
-	}
-	return field(b, 0x0a, msg)
-}
-
-func appendVarint(b []byte, v uint64) []byte {
-	for ; v >= 0x80; v >>= 7 {
-		b = append(b, byte(v)|0x80)
-	}
-	return append(b, byte(v))
-}
-
-func mustCid(t testing.TB, codec uint64, data []byte) cid.Cid {
-	t.Helper()
-	c, err := cid.V1Builder{Codec: codec, MhType: mh.SHA2_256}.Sum(data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 // gate is a store in which no leaf arrives before several were asked for.
 type gate struct {
-	*recorder
+	*linktest.Recorder
 	mu    sync.Mutex
 	open  chan struct{} // nil: not yet in use
 	need  int
@@ -475,7 +426,7 @@ func (g *gate) Get(ctx context.Context, c cid.Cid) ([]byte, error) {
 			return nil, ctx.Err()
 		}
 	}
-	return g.recorder.Get(ctx, c)
+	return g.Recorder.Get(ctx, c)
 }
 
 func (g *gate) use() {
@@ -489,13 +440,13 @@ func (g *gate) use() {
 func TestReadAhead(t *testing.T) {
 	for _, p := range []unixfs.Profile{unixfs.V1_2025, unixfs.V0_2015} {
 		for _, piece := range []int{128 << 10, 12 << 20} {
-			g := &gate{recorder: newStore(), need: 3, asked: map[cid.Cid]struct{}{}}
-			data := stream(6, 16<<20)
-			root, err := p.BuildFile(t.Context(), bytes.NewReader(data), g.emit)
+			g := &gate{Recorder: linktest.NewStore(), need: 3, asked: map[cid.Cid]struct{}{}}
+			data := linktest.Stream(6, 16<<20)
+			root, err := p.BuildFile(t.Context(), bytes.NewReader(data), g.Emit)
 			if err != nil {
 				t.Fatal(err)
 			}
-			sys := newSystem(t, g, linksys.Options{})
+			sys := linktest.NewSystem(t, g, linksys.Options{})
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			f, err := sys.OpenFile(ctx, root.Cid)
@@ -512,7 +463,7 @@ func TestReadAhead(t *testing.T) {
 					t.Fatalf("pieces of %d: at %d: %v (%d leaves asked for)", piece, off, err, len(g.asked))
 				}
 				if off == 0 && piece < maxFirst {
-					if n := g.reads(); n > 2 { // the root, and the leaf if it had to be whole
+					if n := g.Reads(); n > 2 { // the root, and the leaf if it had to be whole
 						t.Errorf("the first read asked for %d blocks", n)
 					}
 					g.use()

@@ -9,25 +9,26 @@ import (
 	"github.com/ipfs/go-cid"
 
 	"cafs/linksys"
+	"cafs/linksys/linktest"
 )
 
 // FuzzNode: a dag-pb block of any bytes, which links to itself as far as that is
 // possible (to one file and one directory), can be used in every way there is,
 // and each use ends soon with a result or an error.
 func FuzzNode(f *testing.F) {
-	f.Add(fileNode(nil, nil, []byte("data"), 4))
-	f.Add(dirNode([]byte{8, 1}, "a", "b"))
-	f.Add(dirNode(hamtData([]byte{3}, 0x22, 256), "00a", "01"))
-	f.Add(dirNode(hamtData([]byte{1}, 0x22, 8), "0a"))
-	f.Add(dirNode([]byte{8, 4, 0x12, 1, 'x'}))
-	f.Add(dirNode([]byte{8, 3}, ""))
-	f.Add(fileNode([]cid.Cid{cid.MustParse("bafkqaaa")}, []uint64{0}, []byte("x"), 1))
+	f.Add(linktest.FileNode(nil, nil, []byte("data"), 4))
+	f.Add(linktest.DirNode([]byte{8, 1}, "a", "b"))
+	f.Add(linktest.DirNode(linktest.HamtData([]byte{3}, 0x22, 256), "00a", "01"))
+	f.Add(linktest.DirNode(linktest.HamtData([]byte{1}, 0x22, 8), "0a"))
+	f.Add(linktest.DirNode([]byte{8, 4, 0x12, 1, 'x'}))
+	f.Add(linktest.DirNode([]byte{8, 3}, ""))
+	f.Add(linktest.FileNode([]cid.Cid{cid.MustParse("bafkqaaa")}, []uint64{0}, []byte("x"), 1))
 	f.Fuzz(func(t *testing.T, block []byte) {
-		s := newStore()
-		sys := newSystem(t, s, linksys.Options{})
-		c := s.put(t, cid.DagProtobuf, block)
-		outer := s.put(t, cid.DagProtobuf, shardNode([]byte{8, 1}, c, "x"))
-		around := s.put(t, cid.DagProtobuf, fileNode([]cid.Cid{c, c}, []uint64{5, 5}, nil, 10))
+		s := linktest.NewStore()
+		sys := linktest.NewSystem(t, s, linksys.Options{})
+		c := s.Save(t, cid.DagProtobuf, block)
+		outer := s.Save(t, cid.DagProtobuf, linktest.ShardNode([]byte{8, 1}, c, "x"))
+		around := s.Save(t, cid.DagProtobuf, linktest.FileNode([]cid.Cid{c, c}, []uint64{5, 5}, nil, 10))
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		for _, c := range []cid.Cid{c, outer, around} {
@@ -71,8 +72,10 @@ func use(ctx context.Context, t *testing.T, sys *linksys.System, c cid.Cid) {
 		}
 	}
 	var sink discard
-	for _, o := range []linksys.ExportOptions{{}, {Scope: linksys.ScopeEntity}} {
-		_, _ = sys.Export(ctx, &sink, c, o)
+	for _, o := range []linksys.Selection{{}, {Scope: linksys.ScopeEntity}} {
+		if sel, err := sys.Select(ctx, c, o); err == nil {
+			_ = sel.Blocks(ctx, func(cid.Cid, []byte) error { return nil })
+		}
 	}
 	if err := sys.Complete(ctx, c); err != nil && !errors.Is(err, linksys.ErrIncomplete) {
 		t.Fatal(err)

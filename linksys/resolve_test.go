@@ -18,6 +18,7 @@ import (
 	mh "github.com/multiformats/go-multihash"
 
 	"cafs/linksys"
+	"cafs/linksys/linktest"
 	"cafs/linksys/unixfs"
 )
 
@@ -27,7 +28,7 @@ type world struct {
 	cbor, json, dir, file, link, leaf cid.Cid
 }
 
-func build(t testing.TB, s *recorder, sys *linksys.System) (w world) {
+func build(t testing.TB, s *linktest.Recorder, sys *linksys.System) (w world) {
 	t.Helper()
 	p := unixfs.V1_2025
 	p.ChunkSize = 10
@@ -36,11 +37,11 @@ func build(t testing.TB, s *recorder, sys *linksys.System) (w world) {
 			t.Fatal(err)
 		}
 	}
-	file, err := p.BuildFile(t.Context(), strings.NewReader("a file of more than ten bytes"), s.emit)
+	file, err := p.BuildFile(t.Context(), strings.NewReader("a file of more than ten bytes"), s.Emit)
 	fail(err)
-	link, err := p.Symlink("../target", s.emit)
+	link, err := p.Symlink("../target", s.Emit)
 	fail(err)
-	w.leaf = s.put(t, cid.Raw, []byte("leaf"))
+	w.leaf = s.Save(t, cid.Raw, []byte("leaf"))
 	ls := sys.LinkSystem()
 	save := func(codec uint64, n datamodel.Node, err error) cid.Cid {
 		fail(err)
@@ -50,10 +51,10 @@ func build(t testing.TB, s *recorder, sys *linksys.System) (w world) {
 		return l.(cidlink.Link).Cid
 	}
 	w.json = save(0x0129, basicnode.NewString("json"), nil)
-	dir, err := p.BuildDir(t.Context(), seq(map[string]unixfs.Entry{
+	dir, err := p.BuildDir(t.Context(), linktest.Seq(map[string]unixfs.Entry{
 		"f": {Name: "f", Cid: file.Cid}, "l": {Name: "l", Cid: link.Cid},
 		"j": {Name: "j", Cid: w.json}, "leaf": {Name: "leaf", Cid: w.leaf},
-	}), s.emit)
+	}), s.Emit)
 	fail(err)
 	w.dir, w.file, w.link = dir.Cid, file.Cid, link.Cid
 	n, err := qp.BuildMap(basicnode.Prototype.Any, -1, func(ma datamodel.MapAssembler) {
@@ -68,8 +69,8 @@ func build(t testing.TB, s *recorder, sys *linksys.System) (w world) {
 }
 
 func TestResolve(t *testing.T) {
-	s := newStore()
-	sys := newSystem(t, s, linksys.Options{})
+	s := linktest.NewStore()
+	sys := linktest.NewSystem(t, s, linksys.Options{})
 	w := build(t, s, sys)
 	for _, tc := range []struct {
 		root cid.Cid
@@ -94,15 +95,15 @@ func TestResolve(t *testing.T) {
 		}
 	}
 	_, err := sys.Resolve(t.Context(), w.cbor, strings.Repeat("a/", 1<<20))
-	wantErr(t, "path of a million segments", err, linksys.ErrBudget)
-	if s.gets[w.leaf] > 0 || s.gets[w.link] > 0 {
+	linktest.WantErr(t, "path of a million segments", err, linksys.ErrBudget)
+	if s.Gets[w.leaf] > 0 || s.Gets[w.link] > 0 {
 		t.Error("the block a path ends at was read")
 	}
 }
 
 func TestWriteJSON(t *testing.T) {
-	s := newStore()
-	sys := newSystem(t, s, linksys.Options{})
+	s := linktest.NewStore()
+	sys := linktest.NewSystem(t, s, linksys.Options{})
 	w := build(t, s, sys)
 	for path, want := range map[string]string{
 		"":       `{"list":[7,{"/":"` + w.leaf.String() + `"}],"root":{"/":"` + w.dir.String() + `"}}`,
@@ -133,12 +134,12 @@ func TestWriteJSON(t *testing.T) {
 }
 
 func TestStat(t *testing.T) {
-	s := newStore()
-	sys := newSystem(t, s, linksys.Options{})
+	s := linktest.NewStore()
+	sys := linktest.NewSystem(t, s, linksys.Options{})
 	w := build(t, s, sys)
 	mtime := time.Unix(1700000000, 123456789).UTC()
 	withStat, err := unixfs.Builder{Profile: unixfs.V1_2025, Stat: unixfs.Stat{Mode: 0o4755, Mtime: mtime}}.
-		File(t.Context(), strings.NewReader("stat"), s.emit)
+		File(t.Context(), strings.NewReader("stat"), s.Emit)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,15 +155,15 @@ func TestStat(t *testing.T) {
 			t.Errorf("%s: %+v, %v, want %+v", c, got, err, want)
 		}
 	}
-	if s.gets[w.leaf] > 0 {
+	if s.Gets[w.leaf] > 0 {
 		t.Error("a raw block was read to learn its size")
 	}
 }
 
 // TestCopyRange compares byte ranges of a path with slices.
 func TestCopyRange(t *testing.T) {
-	s := newStore()
-	sys := newSystem(t, s, linksys.Options{})
+	s := linktest.NewStore()
+	sys := linktest.NewSystem(t, s, linksys.Options{})
 	w := build(t, s, sys)
 	const data = "a file of more than ten bytes"
 	n := int64(len(data))
@@ -189,10 +190,10 @@ func TestCopyRange(t *testing.T) {
 
 // TestZeroCopy: loading a leaf through the LinkSystem gives the store's own bytes.
 func TestZeroCopy(t *testing.T) {
-	s := newStore()
-	sys := newSystem(t, s, linksys.Options{})
-	data := stream(9, 1<<20)
-	c := s.put(t, cid.Raw, data)
+	s := linktest.NewStore()
+	sys := linktest.NewSystem(t, s, linksys.Options{})
+	data := linktest.Stream(9, 1<<20)
+	c := s.Save(t, cid.Raw, data)
 	ls := sys.LinkSystem()
 	n, err := ls.Load(linking.LinkContext{}, cidlink.Link{Cid: c}, basicnode.Prototype.Bytes)
 	if err != nil {

@@ -3,6 +3,8 @@ package linksys
 import (
 	"context"
 	"fmt"
+
+	"cafs/linksys/cidset"
 )
 
 // visit loads every block that holds bytes of [from, to) and those on the way to
@@ -15,14 +17,14 @@ func (f *File) visit(ctx context.Context, from, to int64) error {
 		return err
 	}
 	v := &fileVisit{f: f, from: from, to: to}
-	v.ahead = newPreloader(f.s, v.done.has)
+	v.ahead = newPreloader(f.s, v.done.Has)
 	return v.children(ctx, f.root, 0, 0)
 }
 
 type fileVisit struct {
 	f        *File
 	from, to int64
-	done     cidSet // subtrees visited as a whole
+	done     cidset.Set // subtrees visited as a whole
 	ahead    *preloader
 }
 
@@ -56,7 +58,7 @@ func (v *fileVisit) children(ctx context.Context, it *item, base int64, depth in
 
 func (v *fileVisit) child(ctx context.Context, at leafRef, depth int) error {
 	whole := at.start >= v.from && at.end() <= v.to
-	if whole && v.done.has(at.c) {
+	if whole && v.done.Has(at.c) {
 		return nil
 	}
 	v.ahead.reached(at.c)
@@ -68,7 +70,7 @@ func (v *fileVisit) child(ctx context.Context, at leafRef, depth int) error {
 		return err
 	}
 	if whole {
-		v.done.add(at.c)
+		v.done.Add(at.c)
 	}
 	return ctx.Err()
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cafs/linksys"
+	"cafs/linksys/add"
 	"cafs/mount/api"
 	"cafs/mount/daemon"
 	"cafs/mount/repo"
@@ -142,7 +143,7 @@ func runAdd(ctx context.Context, o addOptions) (err error) {
 func (o addOptions) print(path string, a api.Added) (err error) {
 	line := addedLine{Name: path, Cid: a.Cid.String(), Size: a.Size, Tsize: a.Tsize}
 	if o.arg.Stats {
-		t := addStats(a.AddStats)
+		t := addStats(a.Stats)
 		line.Stats = &t
 	}
 	switch {
@@ -249,7 +250,7 @@ func (s *session) addFile(ctx context.Context, f *os.File, arg api.AddArg) (a ap
 		Name:      arg.Name,
 		Profile:   arg.Profile,
 		Recursive: arg.Recursive,
-		AddOptions: linksys.AddOptions{
+		Options: add.Options{
 			Hidden:        !arg.NoHidden,
 			NoEmptyDirs:   arg.NoEmptyDirs,
 			PreserveMode:  arg.PreserveMode,
@@ -259,7 +260,7 @@ func (s *session) addFile(ctx context.Context, f *os.File, arg api.AddArg) (a ap
 			Skipped:       skipped,
 		},
 	})
-	return api.Added{Root: api.Root{Cid: root.Cid, Size: root.Size, Tsize: root.Tsize}, AddStats: stats}, err
+	return api.Added{Root: api.Root{Cid: root.Cid, Size: root.Size, Tsize: root.Tsize}, Stats: stats}, err
 }
 
 // addPiped imports what can be read from in, through a pipe of our own: in may

@@ -160,7 +160,7 @@ func plain(err error) string {
 
 var packages = map[string]bool{
 	"repo": true, "daemon": true, "api": true, "mount": true, "tree": true,
-	"content": true, "index": true, "seal": true, "linksys": true, "unixfs": true, "store": true, "disk": true,
+	"content": true, "index": true, "seal": true, "linksys": true, "add": true, "car": true, "unixfs": true, "store": true, "disk": true,
 }
 
 // hints collects the remedies attached to an error, and those that only the

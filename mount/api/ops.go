@@ -5,7 +5,7 @@ import (
 
 	"github.com/ipfs/go-cid"
 
-	"cafs/linksys"
+	"cafs/linksys/add"
 )
 
 // Operations. The comment says what goes in and what comes out.
@@ -89,7 +89,7 @@ type AddEvent struct {
 // Added is the result of an import.
 type Added struct {
 	Root
-	linksys.AddStats
+	add.Stats
 }
 
 // NamedRoot is content the repository knows by name.

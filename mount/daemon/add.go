@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"cafs/linksys"
+	"cafs/linksys/add"
 	"cafs/mount/api"
 	"cafs/mount/repo"
 )
@@ -38,7 +38,7 @@ func (d *daemon) onAdd(ctx context.Context, c *api.Call) (any, []byte, error) {
 		Name:      arg.Name,
 		Profile:   arg.Profile,
 		Recursive: arg.Recursive,
-		AddOptions: linksys.AddOptions{
+		Options: add.Options{
 			Hidden:        !arg.NoHidden,
 			NoEmptyDirs:   arg.NoEmptyDirs,
 			PreserveMode:  arg.PreserveMode,
@@ -53,7 +53,7 @@ func (d *daemon) onAdd(ctx context.Context, c *api.Call) (any, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return api.Added{Root: api.Root{Cid: root.Cid, Size: root.Size, Tsize: root.Tsize}, AddStats: stats}, nil, nil
+	return api.Added{Root: api.Root{Cid: root.Cid, Size: root.Size, Tsize: root.Tsize}, Stats: stats}, nil, nil
 }
 
 // ownCheck returns a function that refuses what lies on our own mount: reading

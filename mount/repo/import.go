@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"cafs/linksys"
+	"cafs/linksys/add"
 	"cafs/linksys/unixfs"
 )
 
@@ -17,16 +17,16 @@ import (
 type ImportOptions struct {
 	Name    string // what the root is called in lists and messages
 	Profile string // empty: the repository's
-	linksys.AddOptions
+	add.Options
 	Recursive bool // folders too
 }
 
 // Import adds what f is open on, a file, a pipe or a folder, and remembers it
 // as a root. All of it is durable when Import returns. f stays the caller's.
-func (r *Repo) Import(ctx context.Context, f *os.File, o ImportOptions) (root unixfs.Root, stats linksys.AddStats, err error) {
-	o.AddOptions.Profile = r.Profile
+func (r *Repo) Import(ctx context.Context, f *os.File, o ImportOptions) (root unixfs.Root, stats add.Stats, err error) {
+	o.Options.Profile = r.Profile
 	if o.Profile != "" {
-		if o.AddOptions.Profile, err = unixfs.ParseProfile(o.Profile); err != nil {
+		if o.Options.Profile, err = unixfs.ParseProfile(o.Profile); err != nil {
 			return root, stats, fmt.Errorf("repo: add: %w: %w", err, unix.EINVAL)
 		}
 	}
@@ -34,7 +34,7 @@ func (r *Repo) Import(ctx context.Context, f *os.File, o ImportOptions) (root un
 	if err != nil {
 		return root, stats, fmt.Errorf("repo: add: %w", err)
 	}
-	im := r.Sys.NewImporter(o.AddOptions)
+	im := add.New(r.Store, o.Options)
 	switch mode := info.Mode(); {
 	case mode.IsDir() && !o.Recursive:
 		return root, stats, Hint(fmt.Errorf("repo: add: %w", unix.EISDIR), "add folders with -r")

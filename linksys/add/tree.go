@@ -1,4 +1,4 @@
-package linksys
+package add
 
 import (
 	"context"
@@ -27,7 +27,7 @@ func (im *Importer) AddTree(ctx context.Context, dir *os.File) (unixfs.Root, err
 	// A descriptor of our own: the caller's keeps its position in the listing.
 	fd, err := unix.Openat(int(dir.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return unixfs.Root{}, fmt.Errorf("linksys: add %s: %w", dir.Name(), err)
+		return unixfs.Root{}, fmt.Errorf("add: %s: %w", dir.Name(), err)
 	}
 	root := &openDir{f: os.NewFile(uintptr(fd), dir.Name()), pending: 1}
 	g, gctx := errgroup.WithContext(ctx)
@@ -229,7 +229,7 @@ func (fd fdReader) Read(p []byte) (int, error) {
 }
 
 func (t *treeAdd) failed(d *openDir, name string, err error) error {
-	return fmt.Errorf("linksys: add %q: %w", d.path(name), err)
+	return fmt.Errorf("add: %q: %w", d.path(name), err)
 }
 
 // added notes a finished entry of d.

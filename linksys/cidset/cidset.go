@@ -1,4 +1,5 @@
-package linksys
+// Package cidset is a compact set of CIDs, for walks over millions of blocks.
+package cidset
 
 import (
 	"sync"
@@ -6,17 +7,18 @@ import (
 	"github.com/ipfs/go-cid"
 )
 
-// cidSet is a set of CIDs that takes about 40 bytes for each: it keeps the end
+// Set is a set of CIDs that takes about 40 bytes for each: it keeps the end
 // of the digest, 128 bits that nobody can make equal without breaking half the
-// hash, and the codec.
-type cidSet struct {
+// hash, and the codec. Its methods may be called concurrently. The zero Set is
+// empty.
+type Set struct {
 	mu   sync.Mutex // guards keys
-	keys map[cidKey]struct{}
+	keys map[key]struct{}
 }
 
-type cidKey [18]byte
+type key [18]byte
 
-func keyOf(c cid.Cid) (k cidKey) {
+func keyOf(c cid.Cid) (k key) {
 	h := c.Hash()
 	copy(k[:16], h[len(h)-min(16, len(h)):])
 	codec := c.Prefix().Codec
@@ -24,8 +26,8 @@ func keyOf(c cid.Cid) (k cidKey) {
 	return k
 }
 
-// add tells whether c is new.
-func (s *cidSet) add(c cid.Cid) bool {
+// Add adds c and tells whether it is new.
+func (s *Set) Add(c cid.Cid) bool {
 	k := keyOf(c)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,13 +35,14 @@ func (s *cidSet) add(c cid.Cid) bool {
 		return false
 	}
 	if s.keys == nil {
-		s.keys = make(map[cidKey]struct{})
+		s.keys = make(map[key]struct{})
 	}
 	s.keys[k] = struct{}{}
 	return true
 }
 
-func (s *cidSet) has(c cid.Cid) bool {
+// Has tells whether c is in the set.
+func (s *Set) Has(c cid.Cid) bool {
 	k := keyOf(c)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,4 +1,4 @@
-package linksys_test
+package car_test
 
 import (
 	"bytes"
@@ -16,14 +16,18 @@ import (
 
 	"github.com/ipfs/go-cid"
 	"github.com/ipfs/go-unixfsnode"
-	car "github.com/ipld/go-car/v2"
+	gocar "github.com/ipld/go-car/v2"
 	carstorage "github.com/ipld/go-car/v2/storage"
 	dagpb "github.com/ipld/go-codec-dagpb"
+	"github.com/ipld/go-ipld-prime/codec/dagjson"
 	"github.com/ipld/go-ipld-prime/datamodel"
 	"github.com/ipld/go-ipld-prime/linking"
 	"github.com/ipld/go-ipld-prime/node/basicnode"
+	mh "github.com/multiformats/go-multihash"
 
 	"cafs/linksys"
+	"cafs/linksys/car"
+	"cafs/linksys/linktest"
 	"cafs/linksys/unixfs"
 	"cafs/store"
 )
@@ -31,7 +35,7 @@ import (
 // readCar reads a CAR with go-car's own reader, which verifies each hash.
 func readCar(t testing.TB, b []byte) (roots []cid.Cid, blocks map[cid.Cid][]byte, order []cid.Cid) {
 	t.Helper()
-	br, err := car.NewBlockReader(bytes.NewReader(b))
+	br, err := gocar.NewBlockReader(bytes.NewReader(b))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,22 +58,22 @@ func readCar(t testing.TB, b []byte) (roots []cid.Cid, blocks map[cid.Cid][]byte
 
 // tree is a DAG with a sharded directory and files of several leaves, one of
 // them sparse, for scopes to be told apart.
-func tree(t testing.TB, s *recorder) (root, sub, file cid.Cid, data []byte) {
+func tree(t testing.TB, s *linktest.Recorder) (root, sub, file cid.Cid, data []byte) {
 	t.Helper()
 	p := unixfs.V1_2025
 	p.ChunkSize, p.MaxLinks, p.DirLimit = 100, 4, 200
-	data = slices.Concat(stream(1, 1000), make([]byte, 900), stream(2, 333))
-	f, err := p.BuildFile(t.Context(), bytes.NewReader(data), s.emit)
+	data = slices.Concat(linktest.Stream(1, 1000), make([]byte, 900), linktest.Stream(2, 333))
+	f, err := p.BuildFile(t.Context(), bytes.NewReader(data), s.Emit)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := entries(t, s, 400)
+	m := linktest.Entries(t, s, 400)
 	m["file"] = unixfs.Entry{Name: "file", Cid: f.Cid, Tsize: f.Tsize}
-	d, err := p.BuildDir(t.Context(), seq(m), s.emit)
+	d, err := p.BuildDir(t.Context(), linktest.Seq(m), s.Emit)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := p.BuildDir(t.Context(), seq(map[string]unixfs.Entry{"sub": {Name: "sub", Cid: d.Cid, Tsize: d.Tsize}}), s.emit)
+	r, err := p.BuildDir(t.Context(), linktest.Seq(map[string]unixfs.Entry{"sub": {Name: "sub", Cid: d.Cid, Tsize: d.Tsize}}), s.Emit)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +83,7 @@ func tree(t testing.TB, s *recorder) (root, sub, file cid.Cid, data []byte) {
 // TestExportImport round-trips whole DAGs in both versions, through our reader
 // and go-car's.
 func TestExportImport(t *testing.T) {
-	s := newStore()
+	s := linktest.NewStore()
 	root, _, _, data := tree(t, s)
 	var all int
 	var size linksys.DagSize
@@ -87,13 +91,13 @@ func TestExportImport(t *testing.T) {
 		all++
 		size.Blocks, size.Bytes = size.Blocks+1, size.Bytes+e.Size
 	}
-	if got, err := newSystem(t, s, linksys.Options{}).Measure(t.Context(), root); err != nil || got != size {
+	if got, err := linktest.NewSystem(t, s, linksys.Options{}).Measure(t.Context(), root); err != nil || got != size {
 		t.Errorf("measured %+v, %v, want %+v", got, err, size)
 	}
 	for version := 1; version <= 2; version++ {
-		sys := newSystem(t, s, linksys.Options{})
+		sys := linktest.NewSystem(t, s, linksys.Options{})
 		var out bytes.Buffer
-		stats, err := sys.Export(t.Context(), &out, root, linksys.ExportOptions{Version: version})
+		stats, err := car.Export(t.Context(), sys, &out, root, car.ExportOptions{Version: version})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,9 +108,9 @@ func TestExportImport(t *testing.T) {
 		if version == 2 {
 			checkIndex(t, out.Bytes(), blocks)
 		}
-		other := newStore()
-		sys2 := newSystem(t, other, linksys.Options{})
-		res, err := sys2.Import(t.Context(), bytes.NewReader(out.Bytes()), linksys.ImportOptions{})
+		other := linktest.NewStore()
+		sys2 := linktest.NewSystem(t, other, linksys.Options{})
+		res, err := car.Import(t.Context(), sys2, bytes.NewReader(out.Bytes()), car.ImportOptions{})
 		if err != nil || !slices.Equal(res.Roots, roots) || res.Blocks != int64(all) || res.Version != version {
 			t.Fatalf("v%d: import %+v, %v", version, res, err)
 		}
@@ -134,20 +138,20 @@ func checkIndex(t *testing.T, b []byte, blocks map[cid.Cid][]byte) {
 // TestScopes: each scope has the blocks its definition says, and reading what it
 // promises from only these blocks works.
 func TestScopes(t *testing.T) {
-	s := newStore()
+	s := linktest.NewStore()
 	root, sub, file, data := tree(t, s)
-	sys := newSystem(t, s, linksys.Options{})
-	export := func(o linksys.ExportOptions) (*linksys.System, []cid.Cid) {
+	sys := linktest.NewSystem(t, s, linksys.Options{})
+	export := func(o car.ExportOptions) (*linksys.System, []cid.Cid) {
 		t.Helper()
 		var out bytes.Buffer
-		if _, err := sys.Export(t.Context(), &out, root, o); err != nil {
+		if _, err := car.Export(t.Context(), sys, &out, root, o); err != nil {
 			t.Fatal(err)
 		}
-		other := newStore()
-		got := newSystem(t, other, linksys.Options{})
-		_, err := got.Import(t.Context(), bytes.NewReader(out.Bytes()), linksys.ImportOptions{})
-		wantErr(t, "import of a part", err, linksys.ErrIncomplete)
-		if _, err := got.Import(t.Context(), &out, linksys.ImportOptions{Partial: true}); err != nil {
+		other := linktest.NewStore()
+		got := linktest.NewSystem(t, other, linksys.Options{})
+		_, err := car.Import(t.Context(), got, bytes.NewReader(out.Bytes()), car.ImportOptions{})
+		linktest.WantErr(t, "import of a part", err, linksys.ErrIncomplete)
+		if _, err := car.Import(t.Context(), got, &out, car.ImportOptions{Partial: true}); err != nil {
 			t.Fatal(err)
 		}
 		_, _, order := readCar(t, exportBytes(t, sys, root, o))
@@ -155,7 +159,7 @@ func TestScopes(t *testing.T) {
 	}
 	missing := func(err error) bool { return errors.Is(err, store.ErrNotFound) }
 
-	got, order := export(linksys.ExportOptions{Path: "sub/file", Scope: linksys.ScopeBlock})
+	got, order := export(car.ExportOptions{Selection: linksys.Selection{Path: "sub/file", Scope: linksys.ScopeBlock}})
 	if order[0] != root || order[len(order)-1] != file {
 		t.Errorf("block: begins with %s, ends with %s", order[0], order[len(order)-1])
 	}
@@ -163,13 +167,13 @@ func TestScopes(t *testing.T) {
 		t.Errorf("block: path leads to %v, %v", target, err)
 	}
 
-	got, _ = export(linksys.ExportOptions{Path: "sub/file", Scope: linksys.ScopeEntity})
+	got, _ = export(car.ExportOptions{Selection: linksys.Selection{Path: "sub/file", Scope: linksys.ScopeEntity}})
 	var b bytes.Buffer
 	if _, err := got.CopyRange(t.Context(), &b, root, "sub/file", 0, 1<<62); err != nil || !bytes.Equal(b.Bytes(), data) {
 		t.Errorf("entity: %d bytes, %v", b.Len(), err)
 	}
 
-	got, order = export(linksys.ExportOptions{Path: "sub", Scope: linksys.ScopeEntity})
+	got, order = export(car.ExportOptions{Selection: linksys.Selection{Path: "sub", Scope: linksys.ScopeEntity}})
 	n := 0
 	for _, err := range got.ReadDir(t.Context(), sub) {
 		if err != nil {
@@ -181,7 +185,7 @@ func TestScopes(t *testing.T) {
 		t.Errorf("entity: %d entries; stat of a file in it: %v", n, err)
 	}
 	for _, r := range [][2]int64{{0, 1}, {150, 420}, {950, 2000}, {-100, 1 << 62}, {0, -2000}} {
-		o := linksys.ExportOptions{Path: "sub/file", Scope: linksys.ScopeEntity, Bytes: &linksys.ByteRange{From: r[0], To: r[1]}}
+		o := car.ExportOptions{Selection: linksys.Selection{Path: "sub/file", Scope: linksys.ScopeEntity, Bytes: &linksys.ByteRange{From: r[0], To: r[1]}}}
 		got, order = export(o)
 		want, have := new(bytes.Buffer), new(bytes.Buffer)
 		if _, err := sys.CopyRange(t.Context(), want, root, "sub/file", r[0], r[1]); err != nil {
@@ -196,10 +200,10 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-func exportBytes(t testing.TB, sys *linksys.System, root cid.Cid, o linksys.ExportOptions) []byte {
+func exportBytes(t testing.TB, sys *linksys.System, root cid.Cid, o car.ExportOptions) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	if _, err := sys.Export(t.Context(), &out, root, o); err != nil {
+	if _, err := car.Export(t.Context(), sys, &out, root, o); err != nil {
 		t.Fatal(err)
 	}
 	return out.Bytes()
@@ -208,23 +212,23 @@ func exportBytes(t testing.TB, sys *linksys.System, root cid.Cid, o linksys.Expo
 // TestSelector exports what a selector in dag-json says, ranges included, and
 // what go-car's own selective writer exports for it.
 func TestSelector(t *testing.T) {
-	s := newStore()
+	s := linktest.NewStore()
 	root, _, _, _ := tree(t, s)
-	sys := newSystem(t, s, linksys.Options{})
+	sys := linktest.NewSystem(t, s, linksys.Options{})
 	for _, sel := range []string{
 		`{"R":{"l":{"none":{}},":>":{"a":{">":{"@":{}}}}}}`,
 		`{"~":{"as":"unixfs",">":{"f":{"f>":{"sub":{"~":{"as":"unixfs",">":{"f":{"f>":{"file":{"~":{"as":"unixfs",">":{".":{"subset":{"[":150,"]":450}}}}}}}}}}}}}}}`,
 		`{".":{}}`,
 	} {
-		_, ours, _ := readCar(t, exportBytes(t, sys, root, linksys.ExportOptions{Selector: sel}))
+		_, ours, _ := readCar(t, exportBytes(t, sys, root, car.ExportOptions{Selection: linksys.Selection{Selector: sel}}))
 		for _, reifier := range []linking.NodeReifier{nil, unixfsnode.Reify} { // ours, go-unixfsnode's
 			ls := sys.LinkSystem()
 			if reifier != nil {
 				ls.KnownReifiers["unixfs"] = reifier
 			}
 			var out bytes.Buffer
-			w, err := car.NewSelectiveWriter(t.Context(), &ls, root, parseJSON(t, sel), car.WithoutIndex(),
-				car.WithTraversalPrototypeChooser(dagpb.AddSupportToChooser(
+			w, err := gocar.NewSelectiveWriter(t.Context(), &ls, root, parseJSON(t, sel), gocar.WithoutIndex(),
+				gocar.WithTraversalPrototypeChooser(dagpb.AddSupportToChooser(
 					func(datamodel.Link, linking.LinkContext) (datamodel.NodePrototype, error) {
 						return basicnode.Prototype.Any, nil
 					})))
@@ -240,7 +244,7 @@ func TestSelector(t *testing.T) {
 			}
 		}
 	}
-	if _, err := sys.Export(t.Context(), io.Discard, root, linksys.ExportOptions{Selector: `{"nonsense":1}`}); err == nil {
+	if _, err := car.Export(t.Context(), sys, io.Discard, root, car.ExportOptions{Selection: linksys.Selection{Selector: `{"nonsense":1}`}}); err == nil {
 		t.Error("a broken selector was accepted")
 	}
 }
@@ -248,41 +252,41 @@ func TestSelector(t *testing.T) {
 // TestExportErrors: nothing is written for a path that leads nowhere, and a
 // missing block is named.
 func TestExportErrors(t *testing.T) {
-	s := newStore()
+	s := linktest.NewStore()
 	root, sub, file, _ := tree(t, s)
-	sys := newSystem(t, s, linksys.Options{})
+	sys := linktest.NewSystem(t, s, linksys.Options{})
 	var out bytes.Buffer
-	if _, err := sys.Export(t.Context(), &out, root, linksys.ExportOptions{Path: "sub/none"}); err == nil || out.Len() > 0 {
+	if _, err := car.Export(t.Context(), sys, &out, root, car.ExportOptions{Selection: linksys.Selection{Path: "sub/none"}}); err == nil || out.Len() > 0 {
 		t.Errorf("%d bytes, %v", out.Len(), err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := sys.Export(ctx, io.Discard, root, linksys.ExportOptions{})
-	wantErr(t, "cancelled", err, context.Canceled)
+	_, err := car.Export(ctx, sys, io.Discard, root, car.ExportOptions{})
+	linktest.WantErr(t, "cancelled", err, context.Canceled)
 	for _, lost := range []cid.Cid{sub, file} {
-		s.lose(lost)
-		fresh := newSystem(t, s, linksys.Options{})
-		for _, o := range []linksys.ExportOptions{{}, {Version: 2}, {Path: "sub/file", Scope: linksys.ScopeEntity}} {
-			_, err := fresh.Export(t.Context(), io.Discard, root, o)
-			if wantErr(t, "lost block", err, store.ErrNotFound); err != nil && !strings.Contains(err.Error(), lost.String()) {
+		s.Lose(lost)
+		fresh := linktest.NewSystem(t, s, linksys.Options{})
+		for _, o := range []car.ExportOptions{{}, {Version: 2}, {Selection: linksys.Selection{Path: "sub/file", Scope: linksys.ScopeEntity}}} {
+			_, err := car.Export(t.Context(), fresh, io.Discard, root, o)
+			if linktest.WantErr(t, "lost block", err, store.ErrNotFound); err != nil && !strings.Contains(err.Error(), lost.String()) {
 				t.Errorf("the block is not named: %v", err)
 			}
 		}
-		s.find(lost)
+		s.Find(lost)
 	}
 }
 
 // TestImportRefuses: a damaged, lying or oversized CAR gives an error and no root.
 func TestImportRefuses(t *testing.T) {
-	s := newStore()
+	s := linktest.NewStore()
 	root, _, _, _ := tree(t, s)
-	good := exportBytes(t, newSystem(t, s, linksys.Options{}), root, linksys.ExportOptions{})
+	good := exportBytes(t, linktest.NewSystem(t, s, linksys.Options{}), root, car.ExportOptions{})
 	header := int(good[0]) + 1
 	flipped := slices.Clone(good)
 	flipped[len(flipped)-1] ^= 1
 	huge := binary.AppendUvarint(slices.Clone(good[:header]), 3<<20)
 	huge = append(append(huge, root.Bytes()...), make([]byte, 3<<20)...)
-	empty := exportBytes(t, newSystem(t, s, linksys.Options{}), root, linksys.ExportOptions{Scope: linksys.ScopeBlock})
+	empty := exportBytes(t, linktest.NewSystem(t, s, linksys.Options{}), root, car.ExportOptions{Selection: linksys.Selection{Scope: linksys.ScopeBlock}})
 	weak := cid.NewCidV1(cid.Raw, mustHash(t, 0xd5, []byte("md5"))) // a hash nobody should trust
 	weakCar := append(binary.AppendUvarint(slices.Clone(good[:header]), uint64(weak.ByteLen()+3)), append(weak.Bytes(), "md5"...)...)
 	for name, tc := range map[string]struct {
@@ -301,8 +305,8 @@ func TestImportRefuses(t *testing.T) {
 		"negative varints": {bytes.Repeat([]byte{0xff}, 30), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sys := newSystem(t, newStore(), linksys.Options{})
-			res, err := sys.Import(t.Context(), bytes.NewReader(tc.car), linksys.ImportOptions{})
+			sys := linktest.NewSystem(t, linktest.NewStore(), linksys.Options{})
+			res, err := car.Import(t.Context(), sys, bytes.NewReader(tc.car), car.ImportOptions{})
 			if err == nil || tc.want != nil && !errors.Is(err, tc.want) || res.Roots != nil {
 				t.Errorf("%v, %v", res, err)
 			}
@@ -312,16 +316,16 @@ func TestImportRefuses(t *testing.T) {
 
 // TestForeignCar imports what go-car writes for both versions from the same blocks.
 func TestForeignCar(t *testing.T) {
-	s := newStore()
+	s := linktest.NewStore()
 	root, _, _, _ := tree(t, s)
-	_, blocks, _ := readCar(t, exportBytes(t, newSystem(t, s, linksys.Options{}), root, linksys.ExportOptions{}))
+	_, blocks, _ := readCar(t, exportBytes(t, linktest.NewSystem(t, s, linksys.Options{}), root, car.ExportOptions{}))
 	for _, v1 := range []bool{true, false} {
 		f, err := os.Create(filepath.Join(t.TempDir(), "x.car"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		w, err := carstorage.NewWritable(f, []cid.Cid{root}, car.WriteAsCarV1(v1), car.UseDataPadding(100))
+		w, err := carstorage.NewWritable(f, []cid.Cid{root}, gocar.WriteAsCarV1(v1), gocar.UseDataPadding(100))
 		for _, c := range slices.SortedFunc(maps.Keys(blocks), func(a, b cid.Cid) int { return strings.Compare(a.KeyString(), b.KeyString()) }) {
 			if err == nil {
 				err = w.Put(t.Context(), c.KeyString(), blocks[c])
@@ -336,8 +340,8 @@ func TestForeignCar(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sys := newSystem(t, newStore(), linksys.Options{})
-		if res, err := sys.Import(t.Context(), f, linksys.ImportOptions{}); err != nil || res.Blocks != int64(len(blocks)) {
+		sys := linktest.NewSystem(t, linktest.NewStore(), linksys.Options{})
+		if res, err := car.Import(t.Context(), sys, f, car.ImportOptions{}); err != nil || res.Blocks != int64(len(blocks)) {
 			t.Errorf("v1=%v: %+v, %v", v1, res, err)
 		}
 	}
@@ -346,16 +350,16 @@ func TestForeignCar(t *testing.T) {
 // FuzzImport: whatever bytes come, an import ends, in little memory, and returns
 // roots only when their DAGs are complete.
 func FuzzImport(f *testing.F) {
-	s := newStore()
+	s := linktest.NewStore()
 	root, _, file, _ := tree(f, s)
-	sys := newSystem(f, s, linksys.Options{})
+	sys := linktest.NewSystem(f, s, linksys.Options{})
 	for version := 1; version <= 2; version++ {
-		f.Add(exportBytes(f, sys, file, linksys.ExportOptions{Version: version}))
-		f.Add(exportBytes(f, sys, root, linksys.ExportOptions{Version: version, Scope: linksys.ScopeBlock}))
+		f.Add(exportBytes(f, sys, file, car.ExportOptions{Version: version}))
+		f.Add(exportBytes(f, sys, root, car.ExportOptions{Version: version, Selection: linksys.Selection{Scope: linksys.ScopeBlock}}))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		sys := newSystem(t, newStore(), linksys.Options{})
-		res, err := sys.Import(t.Context(), bytes.NewReader(b), linksys.ImportOptions{})
+		sys := linktest.NewSystem(t, linktest.NewStore(), linksys.Options{})
+		res, err := car.Import(t.Context(), sys, bytes.NewReader(b), car.ImportOptions{})
 		if err != nil && res.Roots != nil {
 			t.Fatal("an error and roots")
 		}
@@ -371,29 +375,47 @@ func FuzzImport(f *testing.F) {
 // and one that is too deep for a selector is an error instead of a CAR with
 // something missing.
 func TestExportBounded(t *testing.T) {
-	s := newStore()
-	c, size := s.put(t, cid.Raw, []byte("z")), uint64(1)
+	s := linktest.NewStore()
+	c, size := s.Save(t, cid.Raw, []byte("z")), uint64(1)
 	for range 62 {
-		c, size = s.put(t, cid.DagProtobuf, fileNode([]cid.Cid{c, c}, []uint64{size, size}, nil, 2*size)), 2*size
+		c, size = s.Save(t, cid.DagProtobuf, linktest.FileNode([]cid.Cid{c, c}, []uint64{size, size}, nil, 2*size)), 2*size
 	}
-	sys := newSystem(t, s, linksys.Options{})
-	for _, o := range []linksys.ExportOptions{
-		{}, {Version: 2}, {Scope: linksys.ScopeEntity},
-		{Scope: linksys.ScopeEntity, Bytes: &linksys.ByteRange{From: 12345, To: -1}},
+	sys := linktest.NewSystem(t, s, linksys.Options{})
+	for _, o := range []car.ExportOptions{
+		{}, {Version: 2}, {Selection: linksys.Selection{Scope: linksys.ScopeEntity}},
+		{Selection: linksys.Selection{Scope: linksys.ScopeEntity, Bytes: &linksys.ByteRange{From: 12345, To: -1}}},
 	} {
 		if _, blocks, _ := readCar(t, exportBytes(t, sys, c, o)); len(blocks) != 63 {
 			t.Errorf("%+v: %d blocks", o, len(blocks))
 		}
 	}
 	for range 5000 {
-		c = s.put(t, cid.DagProtobuf, shardNode([]byte{8, 1}, c, "d"))
+		c = s.Save(t, cid.DagProtobuf, linktest.ShardNode([]byte{8, 1}, c, "d"))
 	}
-	if stats, err := sys.Export(t.Context(), io.Discard, c, linksys.ExportOptions{}); err != nil || stats.Blocks != 5063 {
+	if stats, err := car.Export(t.Context(), sys, io.Discard, c, car.ExportOptions{}); err != nil || stats.Blocks != 5063 {
 		t.Errorf("chain: %+v, %v", stats, err)
 	}
-	_, err := sys.Export(t.Context(), io.Discard, c, linksys.ExportOptions{Selector: `{"R":{"l":{"none":{}},":>":{"a":{">":{"@":{}}}}}}`})
-	wantErr(t, "chain by selector", err, linksys.ErrBudget)
+	_, err := car.Export(t.Context(), sys, io.Discard, c, car.ExportOptions{Selection: linksys.Selection{Selector: `{"R":{"l":{"none":{}},":>":{"a":{">":{"@":{}}}}}}`}})
+	linktest.WantErr(t, "chain by selector", err, linksys.ErrBudget)
 	if err := sys.Complete(t.Context(), c); err != nil {
 		t.Errorf("chain: %v", err)
 	}
+}
+
+func mustHash(t testing.TB, code uint64, data []byte) mh.Multihash {
+	t.Helper()
+	h, err := mh.Sum(data, code, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func parseJSON(t testing.TB, s string) datamodel.Node {
+	t.Helper()
+	nb := basicnode.Prototype.Any.NewBuilder()
+	if err := dagjson.Decode(nb, strings.NewReader(s)); err != nil {
+		t.Fatal(err)
+	}
+	return nb.Build()
 }

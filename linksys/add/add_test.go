@@ -1,4 +1,4 @@
-package linksys_test
+package add_test
 
 import (
 	"bufio"
@@ -20,6 +20,8 @@ import (
 	"github.com/ipfs/go-cid"
 
 	"cafs/linksys"
+	"cafs/linksys/add"
+	"cafs/linksys/linktest"
 	"cafs/linksys/unixfs"
 	"cafs/store"
 )
@@ -42,7 +44,7 @@ func mixed(t testing.TB) string {
 	dir := t.TempDir()
 	write(t, dir, "hello.txt", "hello\n")
 	write(t, dir, ".hidden", "h")
-	write(t, dir, "sub/big", string(stream(7, 2097153)))
+	write(t, dir, "sub/big", string(linktest.Stream(7, 2097153)))
 	write(t, dir, "sub/deep/zero", "")
 	write(t, dir, "sub/a b#c%?\u00e9", "x")
 	for _, err := range []error{
@@ -57,17 +59,17 @@ func mixed(t testing.TB) string {
 	return dir
 }
 
-func addTree(t testing.TB, sys *linksys.System, dir string, o linksys.AddOptions) (unixfs.Root, linksys.AddStats, error) {
+func addTree(t testing.TB, s store.Putter, dir string, o add.Options) (unixfs.Root, add.Stats, error) {
 	t.Helper()
 	d, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	im := sys.NewImporter(o)
+	im := add.New(s, o)
 	root, err := im.AddTree(t.Context(), d)
 	if err != nil {
-		return root, linksys.AddStats{}, err
+		return root, add.Stats{}, err
 	}
 	stats, err := im.Finish(t.Context())
 	return root, stats, err
@@ -75,7 +77,7 @@ func addTree(t testing.TB, sys *linksys.System, dir string, o linksys.AddOptions
 
 // TestAddGolden adds real trees and compares with what Kubo 0.44 printed for them.
 func TestAddGolden(t *testing.T) {
-	f, err := os.Open("unixfs/testdata/cids.tsv")
+	f, err := os.Open("../unixfs/testdata/cids.tsv")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +89,7 @@ func TestAddGolden(t *testing.T) {
 		if len(col) < 4 || !strings.HasPrefix(col[1], "dir ") {
 			continue
 		}
-		o := linksys.AddOptions{}
+		o := add.Options{}
 		if o.Profile, err = unixfs.ParseProfile(col[0]); err != nil {
 			t.Fatal(err)
 		}
@@ -118,7 +120,7 @@ func TestAddGolden(t *testing.T) {
 			dir = mixed(t)
 		}
 		rows++
-		root, stats, err := addTree(t, newSystem(t, newStore(), linksys.Options{}), dir, o)
+		root, stats, err := addTree(t, linktest.NewStore(), dir, o)
 		if err != nil || root.Cid.String() != col[3] {
 			t.Errorf("%s %s %s: %s, %v, want %s", col[0], col[1], col[2], root.Cid, err, col[3])
 		}
@@ -134,14 +136,15 @@ func TestAddGolden(t *testing.T) {
 // TestAddReadBack adds a tree and compares every byte, name and target with it.
 func TestAddReadBack(t *testing.T) {
 	dir := mixed(t)
-	write(t, dir, "cut/by content", string(stream(1, 3<<20)))
+	write(t, dir, "cut/by content", string(linktest.Stream(1, 3<<20)))
 	p, err := unixfs.ParseProfile("unixfs-v1-2025,chunker=buzhash")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, profile := range []unixfs.Profile{unixfs.V1_2025, unixfs.V0_2015, p} {
-		sys := newSystem(t, newStore(), linksys.Options{})
-		root, _, err := addTree(t, sys, dir, linksys.AddOptions{Profile: profile, Hidden: true})
+		s := linktest.NewStore()
+		sys := linktest.NewSystem(t, s, linksys.Options{})
+		root, _, err := addTree(t, s, dir, add.Options{Profile: profile, Hidden: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +197,7 @@ func same(t *testing.T, sys *linksys.System, p string, d fs.DirEntry, c cid.Cid)
 		if err != nil {
 			return err
 		}
-		got, err := readAll(f)
+		got, err := io.ReadAll(f.Reader(t.Context()))
 		if want, _ := os.ReadFile(p); err != nil || !bytes.Equal(got, want) {
 			return fmt.Errorf("%s: %d bytes of %d, %v", p, len(got), len(want), err)
 		}
@@ -205,20 +208,19 @@ func same(t *testing.T, sys *linksys.System, p string, d fs.DirEntry, c cid.Cid)
 // TestAddStats: one byte in front of 8 MiB cut by content stores little new, and
 // the counts add up.
 func TestAddStats(t *testing.T) {
-	s := newStore()
-	sys := newSystem(t, s, linksys.Options{})
+	s := linktest.NewStore()
 	p, err := unixfs.ParseProfile("unixfs-v1-2025,chunker=buzhash")
 	if err != nil {
 		t.Fatal(err)
 	}
 	data := make([]byte, 8<<20)
-	r := newRand(t)
+	r := linktest.NewRand(t)
 	for i := range data {
 		data[i] = byte(r.Uint32())
 	}
-	add := func(data []byte) linksys.AddStats {
+	add := func(data []byte) add.Stats {
 		var progress atomic.Int64
-		im := sys.NewImporter(linksys.AddOptions{Profile: p, Stats: true, Progress: func(n int64) { progress.Add(n) }})
+		im := add.New(s, add.Options{Profile: p, Stats: true, Progress: func(n int64) { progress.Add(n) }})
 		if _, err := im.AddFile(t.Context(), bytes.NewReader(data)); err != nil {
 			t.Fatal(err)
 		}
@@ -257,10 +259,10 @@ func TestAddSpecial(t *testing.T) {
 	if err := os.Symlink(outside, filepath.Join(dir, "out")); err != nil {
 		t.Fatal(err)
 	}
-	s := newStore()
-	sys := newSystem(t, s, linksys.Options{})
+	s := linktest.NewStore()
+	sys := linktest.NewSystem(t, s, linksys.Options{})
 	var skipped []string
-	root, stats, err := addTree(t, sys, dir, linksys.AddOptions{Skipped: func(p string) { skipped = append(skipped, p) }})
+	root, stats, err := addTree(t, s, dir, add.Options{Skipped: func(p string) { skipped = append(skipped, p) }})
 	if err != nil || len(skipped) != 1 || skipped[0] != "sub/fifo" || stats.Symlinks != 1 || stats.Files != 1 || stats.Dirs != 2 {
 		t.Errorf("%v, skipped %q, %+v", err, skipped, stats)
 	}
@@ -268,7 +270,7 @@ func TestAddSpecial(t *testing.T) {
 	if info, err2 := sys.Stat(t.Context(), target.Cid); err != nil || err2 != nil || info.Target != outside {
 		t.Errorf("symbolic link: %+v, %v, %v", info, err, err2)
 	}
-	if there, _ := s.Has(t.Context(), mustCid(t, cid.Raw, []byte("secret"))); there {
+	if there, _ := s.Has(t.Context(), linktest.MustCid(t, cid.Raw, []byte("secret"))); there {
 		t.Error("a symbolic link was followed")
 	}
 }
@@ -283,9 +285,10 @@ func TestAddPreserve(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	sys := newSystem(t, newStore(), linksys.Options{})
-	o := linksys.AddOptions{PreserveMode: true, PreserveMtime: true}
-	root, _, err := addTree(t, sys, dir, o)
+	s := linktest.NewStore()
+	sys := linktest.NewSystem(t, s, linksys.Options{})
+	o := add.Options{PreserveMode: true, PreserveMtime: true}
+	root, _, err := addTree(t, s, dir, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +308,7 @@ func TestAddPreserve(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	one, err := sys.NewImporter(o).AddFile(t.Context(), f)
+	one, err := add.New(s, o).AddFile(t.Context(), f)
 	check(one.Cid, err)
 }
 
@@ -333,7 +336,7 @@ func TestAddFails(t *testing.T) {
 	for ; ; n++ {
 		s := &failing{Mem: store.NewMem()}
 		s.left.Store(n)
-		_, _, err := addTree(t, newSystem(t, s, linksys.Options{}), dir, linksys.AddOptions{Hidden: true})
+		_, _, err := addTree(t, s, dir, add.Options{Hidden: true})
 		if err == nil {
 			break
 		}
@@ -347,9 +350,9 @@ func TestAddFails(t *testing.T) {
 	if after := countFiles(t); after != before {
 		t.Errorf("%d descriptors before, %d after", before, after)
 	}
-	im := newSystem(t, newStore(), linksys.Options{}).NewImporter(linksys.AddOptions{})
+	im := add.New(linktest.NewStore(), add.Options{})
 	_, err := im.AddFile(t.Context(), io.MultiReader(bytes.NewReader(make([]byte, 5<<20)), iotestErr{}))
-	wantErr(t, "failing reader", err, errDisk)
+	linktest.WantErr(t, "failing reader", err, errDisk)
 }
 
 type iotestErr struct{}

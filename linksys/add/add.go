@@ -1,4 +1,4 @@
-package linksys
+package add
 
 import (
 	"context"
@@ -10,12 +10,13 @@ import (
 	"syscall"
 	"time"
 
+	"cafs/linksys/cidset"
 	"cafs/linksys/unixfs"
 	"cafs/store"
 )
 
-// AddOptions say how content becomes DAGs.
-type AddOptions struct {
+// Options say how content becomes DAGs.
+type Options struct {
 	Profile unixfs.Profile // [unixfs.V1_2025] when zero
 
 	Hidden        bool // add names that begin with a dot too
@@ -42,9 +43,9 @@ type AddOptions struct {
 	Skipped func(path string)
 }
 
-// AddStats counts what was added. Unique and Stored are 0 without
-// AddOptions.Stats.
-type AddStats struct {
+// Stats counts what was added. Unique and Stored are 0 without
+// Options.Stats.
+type Stats struct {
 	Files, Dirs, Symlinks int64
 	Logical               int64 // bytes of file content read
 	Blocks                int64 // blocks made, repeated ones too
@@ -56,29 +57,30 @@ type AddStats struct {
 // the entries of the directories being read. Methods may be called
 // concurrently. Nothing is durable before Finish returns.
 type Importer struct {
-	s     *System
-	o     AddOptions
-	has   store.Haser // nil when not counted
-	stats addCounters
+	blocks store.Putter
+	o      Options
+	has    store.Haser // nil when not counted
+	stats  counters
 }
 
-type addCounters struct {
+type counters struct {
 	files, dirs, symlinks, logical, blocks, unique, stored atomic.Int64
 
-	seen cidSet
+	seen cidset.Set
 }
 
-// NewImporter returns an Importer into the store.
-func (s *System) NewImporter(o AddOptions) *Importer {
+// New returns an Importer into a store. When the store also is a [store.Haser] or
+// a [store.Syncer], those roles are used: for Options.Stats, and by Finish.
+func New(s store.Putter, o Options) *Importer {
 	if o.Profile == (unixfs.Profile{}) {
 		o.Profile = unixfs.V1_2025
 	}
 	if o.Workers <= 0 {
 		o.Workers = 2 * runtime.GOMAXPROCS(0)
 	}
-	im := &Importer{s: s, o: o}
+	im := &Importer{blocks: s, o: o}
 	if o.Stats {
-		im.has, _ = s.blocks.(store.Haser)
+		im.has, _ = s.(store.Haser)
 	}
 	return im
 }
@@ -89,7 +91,7 @@ func (im *Importer) AddFile(ctx context.Context, r io.Reader) (unixfs.Root, erro
 	if f, ok := r.(*os.File); ok && (im.o.PreserveMode || im.o.PreserveMtime) {
 		info, err := f.Stat() // not by number, which would make a pipe block
 		if err != nil {
-			return unixfs.Root{}, fmt.Errorf("linksys: add: %w", err)
+			return unixfs.Root{}, fmt.Errorf("add: %w", err)
 		}
 		if st, ok := info.Sys().(*syscall.Stat_t); ok {
 			return im.file(ctx, r, im.stat(st.Mode, time.Unix(st.Mtim.Unix())), im.o.Workers)
@@ -102,7 +104,7 @@ func (im *Importer) file(ctx context.Context, r io.Reader, stat unixfs.Stat, wor
 	b := unixfs.Builder{Profile: im.o.Profile, Workers: workers, Stat: stat}
 	root, err := b.File(ctx, &countingReader{r: r, im: im}, im.emit(ctx))
 	if err != nil {
-		return unixfs.Root{}, fmt.Errorf("linksys: add: %w", err)
+		return unixfs.Root{}, fmt.Errorf("add: %w", err)
 	}
 	im.stats.files.Add(1)
 	return root, nil
@@ -134,7 +136,7 @@ func (im *Importer) dir(ctx context.Context, entries []unixfs.Entry, stat unixfs
 		}
 	}, im.emit(ctx))
 	if err != nil {
-		return unixfs.Root{}, fmt.Errorf("linksys: add: %w", err)
+		return unixfs.Root{}, fmt.Errorf("add: %w", err)
 	}
 	im.stats.dirs.Add(1)
 	return root, nil
@@ -144,26 +146,26 @@ func (im *Importer) symlink(ctx context.Context, target string, stat unixfs.Stat
 	b := unixfs.Builder{Profile: im.o.Profile, Stat: stat}
 	root, err := b.Symlink(target, im.emit(ctx))
 	if err != nil {
-		return unixfs.Root{}, fmt.Errorf("linksys: add: %w", err)
+		return unixfs.Root{}, fmt.Errorf("add: %w", err)
 	}
 	im.stats.symlinks.Add(1)
 	return root, nil
 }
 
 // Finish makes everything added so far durable, unless NoSync, and returns the counts.
-func (im *Importer) Finish(ctx context.Context) (AddStats, error) {
-	if y, ok := im.s.blocks.(store.Syncer); ok && !im.o.NoSync {
+func (im *Importer) Finish(ctx context.Context) (Stats, error) {
+	if y, ok := im.blocks.(store.Syncer); ok && !im.o.NoSync {
 		if err := y.Sync(ctx); err != nil {
-			return im.Stats(), fmt.Errorf("linksys: add: %w", err)
+			return im.Stats(), fmt.Errorf("add: %w", err)
 		}
 	}
 	return im.Stats(), nil
 }
 
 // Stats returns the counts so far.
-func (im *Importer) Stats() AddStats {
+func (im *Importer) Stats() Stats {
 	c := &im.stats
-	return AddStats{
+	return Stats{
 		Files: c.files.Load(), Dirs: c.dirs.Load(), Symlinks: c.symlinks.Load(),
 		Logical: c.logical.Load(), Blocks: c.blocks.Load(), Unique: c.unique.Load(), Stored: c.stored.Load(),
 	}
@@ -177,14 +179,14 @@ func (im *Importer) emit(ctx context.Context) unixfs.Emit {
 				return err
 			}
 		}
-		return im.s.blocks.Put(ctx, b.Cid, b.Data)
+		return im.blocks.Put(ctx, b.Cid, b.Data)
 	}
 }
 
 // count adds a block to the unique and stored bytes the first time it is made.
 func (im *Importer) count(ctx context.Context, b unixfs.Block) error {
 	c := &im.stats
-	if !c.seen.add(b.Cid) {
+	if !c.seen.Add(b.Cid) {
 		return nil
 	}
 	c.unique.Add(int64(len(b.Data)))
