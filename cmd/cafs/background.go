@@ -49,6 +49,7 @@ func launch(ctx context.Context, o mountOptions) (*mounted, error) {
 		return nil, fmt.Errorf("background: %w", err)
 	}
 	cmd := exec.Command(self, o.args()...)
+	cmd.Args[0] = "cafs" // whatever we are called (helper.go)
 	cmd.Dir = "/"
 	cmd.Stderr = os.Stderr // until it is ready
 	cmd.ExtraFiles = []*os.File{w}

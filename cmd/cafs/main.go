@@ -33,6 +33,9 @@ func run(args []string) int {
 	// A pipe whose reader has gone is an error of the write, so that what is open
 	// gets closed. Not ignored: programs we start would inherit that.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
+	if help := helper(args[0]); help != nil {
+		return runHelper(ctx, help, args[1:])
+	}
 	app := newApp()
 	args, err := arrange(app, args)
 	if err == nil {

@@ -25,6 +25,7 @@ type mountOptions struct {
 	command        []string // after "--"
 	background     bool
 	verbose        bool
+	quiet          bool
 	dirtyLimit     int64 // bytes
 	commitInterval time.Duration
 	allowOther     bool
@@ -52,6 +53,7 @@ func mountCommand() *cli.Command {
 			&cli.BoolFlag{Name: "allow-suid", Usage: "honour set-user-ID bits (root only)"},
 			&cli.BoolFlag{Name: "allow-dev", Usage: "honour device files (root only)"},
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "log more"},
+			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "say nothing when all is well"},
 			&cli.IntFlag{Name: "ready-fd", Hidden: true, Value: -1},
 		},
 		Action: func(c *cli.Context) error {
@@ -77,7 +79,7 @@ func mountFlags(c *cli.Context) (o mountOptions, err error) {
 	}
 	o.dir = args[0]
 	o.profile = c.String("profile")
-	o.background, o.verbose = c.Bool("background"), c.Bool("verbose")
+	o.background, o.verbose, o.quiet = c.Bool("background"), c.Bool("verbose"), c.Bool("quiet")
 	o.allowOther, o.allowSuid, o.allowDev = c.Bool("allow-other"), c.Bool("allow-suid"), c.Bool("allow-dev")
 	o.readyFD = c.Int("ready-fd")
 	o.commitInterval = c.Duration("commit-interval")
@@ -191,6 +193,9 @@ func (m *mounted) announce(o mountOptions, how string) {
 	}
 	if m.Recovered {
 		notef("the last mount did not end properly; the tree is as it was at its last commit")
+	}
+	if o.quiet {
+		return
 	}
 	made := ""
 	if m.Created {
