@@ -51,7 +51,7 @@ func open(ctx context.Context, path, command string, tune func(*repo.Options)) (
 	if !errors.Is(err, api.ErrNoDaemon) {
 		return nil, err
 	}
-	o := repo.Options{Holder: repo.Holder{Command: "cafs " + command, State: repo.StateBusy}, Wait: repo.Wait{Max: commandWait, Tell: waiting}, Logger: log}
+	o := repo.Options{Holder: repo.Holder{Command: "cafs " + command, State: repo.StateBusy}, Wait: repo.Wait{Busy: commandWait, Closing: commandWait, Tell: waiting}, Logger: log}
 	if tune != nil {
 		tune(&o)
 	}

@@ -67,9 +67,12 @@ type Info struct {
 	Replaced   bool   `json:"replaced"`  // its dead mount was in the way
 }
 
-// lockWait is how long Run waits for a command, or for a daemon that is writing
-// out its last changes, to give the repository up.
-const lockWait = 30 * time.Second
+// How long Run waits for a command to give the repository up, and for a daemon
+// that is writing out its last changes.
+const (
+	busyWait    = time.Second
+	closingWait = 30 * time.Second
+)
 
 // Daemon is one mount while it runs.
 type daemon struct {
@@ -141,7 +144,7 @@ func (d *daemon) start(ctx context.Context) (err error) {
 	d.info = Info{PID: os.Getpid(), Mountpoint: point.Path, Created: errors.Is(err, repo.ErrNotRepo), Replaced: point.Dead}
 	d.repo, err = repo.Open(ctx, path, repo.Options{
 		Holder: repo.Holder{Command: "cafs mount", State: repo.StateMounted, Mountpoint: point.Path},
-		Wait:   repo.Wait{Max: lockWait, Tell: d.opts.Waiting},
+		Wait:   repo.Wait{Busy: busyWait, Closing: closingWait, Tell: d.opts.Waiting},
 		Create: d.opts.Create,
 		Logger: d.log,
 	})

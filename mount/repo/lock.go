@@ -1,6 +1,7 @@
 package repo
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -57,7 +58,7 @@ func (e *LockedError) Is(target error) bool { return target == ErrLocked }
 
 // Lock is a held lock file. The lock is flock(2)'s, which the kernel gives up
 // when the holder ends, however it ends; the file is never removed. Its content
-// says who holds it, and is empty between holders that closed properly.
+// says who holds it, and is that of nobody between holders that closed properly.
 type Lock struct {
 	f      *os.File
 	holder Holder
@@ -66,11 +67,22 @@ type Lock struct {
 	Last    Holder
 }
 
-// Wait says how Acquire waits for a holder that will soon be done. The zero
+// Wait says how long Acquire waits for a holder that will soon be done. The zero
 // value does not wait.
 type Wait struct {
-	Max  time.Duration
-	Tell func(*LockedError) // called once, when it takes longer than a second; may be nil
+	Busy    time.Duration      // for a command
+	Closing time.Duration      // for a daemon that is making the last changes durable
+	Tell    func(*LockedError) // called once, when it takes longer than a second; may be nil
+}
+
+func (w Wait) most(state string) time.Duration {
+	switch state {
+	case StateMounted:
+		return 0
+	case StateClosing:
+		return w.Closing
+	}
+	return w.Busy
 }
 
 // tellAfter is how long waiting goes without a word.
@@ -78,7 +90,7 @@ const tellAfter = time.Second
 
 const (
 	lockPoll = 20 * time.Millisecond
-	maxLock  = 4096 // bytes read of a lock file
+	maxLock  = 8192 // bytes of a lock file: room for the longest path
 )
 
 // Acquire takes the lock of the repository at path. A holder that will soon be
@@ -103,7 +115,7 @@ func Acquire(ctx context.Context, path string, h Holder, wait Wait) (*Lock, erro
 		}
 		who := readHolder(f)
 		locked, waited := &LockedError{path, who}, time.Since(start)
-		if who.State == StateMounted || waited >= wait.Max {
+		if waited >= wait.most(who.State) {
 			f.Close()
 			return nil, locked
 		}
@@ -117,9 +129,10 @@ func Acquire(ctx context.Context, path string, h Holder, wait Wait) (*Lock, erro
 		}
 	}
 	l := &Lock{f: f, Last: readHolder(f)}
-	old, err := io.ReadAll(io.NewSectionReader(f, 0, maxLock))
+	size, err := f.Seek(0, io.SeekEnd)
 	if err == nil {
-		l.Unclean = len(old) > 0
+		// Neither nobody's record nor a new file: a record, or what is left of one.
+		l.Unclean = size > 0 && l.Last != Holder{} || size > 0 && !isRecord(f)
 		h.PID, h.Since = os.Getpid(), time.Now()
 		err = l.Record(h)
 	}
@@ -136,19 +149,27 @@ func (l *Lock) Record(h Holder) error {
 	if l.holder.PID != 0 {
 		h.PID, h.Since = l.holder.PID, l.holder.Since
 	}
+	if err := l.write(h); err != nil {
+		return err
+	}
+	l.holder = h
+	return nil
+}
+
+// write puts a record in place with one write of the file's whole length. The
+// length stays, so that it needs no room on a full disk.
+func (l *Lock) write(h Holder) error {
 	b, err := json.Marshal(h)
 	if err != nil {
 		return err
 	}
-	// One write of one line, then the cut: a reader in between finds a whole
-	// record first, and takes no notice of what follows it.
+	if len(b) >= maxLock {
+		return fmt.Errorf("repo: record of %d bytes is too long for the lock file", len(b))
+	}
+	b = append(b, bytes.Repeat([]byte{' '}, maxLock-1-len(b))...)
 	if _, err := l.f.WriteAt(append(b, '\n'), 0); err != nil {
 		return err
 	}
-	if err := l.f.Truncate(int64(len(b)) + 1); err != nil {
-		return err
-	}
-	l.holder = h
 	return l.f.Sync()
 }
 
@@ -160,9 +181,7 @@ func (l *Lock) Holder() Holder { return l.holder }
 func (l *Lock) Release(clean bool) error {
 	var err error
 	if clean {
-		if err = l.f.Truncate(0); err == nil {
-			err = l.f.Sync()
-		}
+		err = l.write(Holder{})
 	}
 	if e := l.f.Close(); err == nil {
 		err = e
@@ -220,14 +239,18 @@ func WaitFree(ctx context.Context, path string, h Holder) error {
 	}
 }
 
-// readHolder reads the record. It is the zero Holder while a new holder has not
-// written its own, and where the file holds something else.
-func readHolder(f *os.File) Holder {
-	var h Holder
+// readHolder reads the record. It is the zero Holder when there is none, and
+// where the file holds something else.
+func readHolder(f *os.File) (h Holder) {
 	if json.NewDecoder(io.NewSectionReader(f, 0, maxLock)).Decode(&h) != nil {
 		return Holder{}
 	}
 	return h
+}
+
+func isRecord(f *os.File) bool {
+	var h Holder
+	return json.NewDecoder(io.NewSectionReader(f, 0, maxLock)).Decode(&h) == nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

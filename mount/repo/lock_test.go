@@ -27,7 +27,7 @@ func TestLockExcludes(t *testing.T) {
 	if l.Unclean {
 		t.Error("a new lock is unclean")
 	}
-	_, err := repo.Acquire(ctx, d, repo.Holder{}, repo.Wait{Max: time.Hour}) // a mount is not waited for
+	_, err := repo.Acquire(ctx, d, repo.Holder{}, repo.Wait{Busy: time.Hour, Closing: time.Hour}) // a mount is not waited for
 	var locked *repo.LockedError
 	if !errors.As(err, &locked) || !errors.Is(err, repo.ErrLocked) {
 		t.Fatalf("second lock: %v", err)
@@ -44,8 +44,31 @@ func TestLockExcludes(t *testing.T) {
 	if h, held, err := repo.LockedBy(d); held || err != nil || h.PID != 0 {
 		t.Errorf("LockedBy after the release: %+v, %v, %v", h, held, err)
 	}
-	if b, err := os.ReadFile(filepath.Join(d, repo.LockName)); err != nil || len(b) > 0 {
-		t.Errorf("lock file after the release: %q, %v", b, err)
+	if again := acquire(t, d, repo.Holder{}); again.Unclean {
+		t.Error("unclean after a clean release")
+	}
+}
+
+// TestLockContents: what lock files of all kinds say of the last holder.
+func TestLockContents(t *testing.T) {
+	for text, unclean := range map[string]bool{
+		"":                             false,
+		"{}\n":                         false,
+		"{\"pid\":0}" + "   \n":        false,
+		"{\"pid\":5,\"state\":\"mou":   true, // torn
+		"{\"pid\":5}\n":                true,
+		"{\"pid\":5}\nrest of another": true,
+		strings.Repeat("\x00", 8192):   true,
+	} {
+		d := t.TempDir()
+		write(t, filepath.Join(d, repo.LockName), text)
+		l := acquire(t, d, repo.Holder{})
+		if l.Unclean != unclean {
+			t.Errorf("%.20q: unclean %v", text, l.Unclean)
+		}
+		if h, held, err := repo.LockedBy(d); !held || err != nil || h.PID != os.Getpid() {
+			t.Errorf("%.20q: locked by %+v, %v, %v", text, h, held, err)
+		}
 	}
 }
 
@@ -76,17 +99,17 @@ func TestLockWaits(t *testing.T) {
 	for _, state := range []string{repo.StateBusy, repo.StateClosing} {
 		d := t.TempDir()
 		l := acquire(t, d, repo.Holder{State: state})
-		if _, err := repo.Acquire(context.Background(), d, repo.Holder{}, repo.Wait{Max: time.Millisecond}); !errors.Is(err, repo.ErrLocked) {
+		if _, err := repo.Acquire(context.Background(), d, repo.Holder{}, repo.Wait{Busy: time.Millisecond, Closing: time.Millisecond}); !errors.Is(err, repo.ErrLocked) {
 			t.Errorf("%s: with little patience: %v", state, err)
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		if _, err := repo.Acquire(ctx, d, repo.Holder{}, repo.Wait{Max: time.Hour}); !errors.Is(err, context.Canceled) {
+		if _, err := repo.Acquire(ctx, d, repo.Holder{}, repo.Wait{Busy: time.Hour, Closing: time.Hour}); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: canceled: %v", state, err)
 		}
 		got, told := make(chan error), make(chan struct{})
 		go func() {
-			l, err := repo.Acquire(context.Background(), d, repo.Holder{}, repo.Wait{Max: time.Hour, Tell: func(e *repo.LockedError) {
+			l, err := repo.Acquire(context.Background(), d, repo.Holder{}, repo.Wait{Busy: time.Hour, Closing: time.Hour, Tell: func(e *repo.LockedError) {
 				if e.Holder.State != state {
 					t.Errorf("%s: told of %+v", state, e.Holder)
 				}
