@@ -29,6 +29,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -102,6 +103,8 @@ type Files struct {
 	cfg     Config
 	log     *slog.Logger
 	ranges  rangeGetter // Config.Blocks, if it can check parts of blocks
+	sizes   sizer       // Config.Blocks, if it tells the lengths of blocks
+	raw     cid.Prefix  // of leaves that are nothing but their content; zero if the profile has others
 	mem     *memory
 	staging *staging
 	work    *queue
@@ -150,6 +153,14 @@ func open(cfg Config, heap bool) (*Files, error) {
 		fs.log = slog.New(slog.DiscardHandler)
 	}
 	fs.ranges, _ = cfg.Blocks.(rangeGetter)
+	fs.sizes, _ = cfg.Blocks.(sizer)
+	sample, err := cfg.Leaf([]byte{0})
+	if err != nil {
+		return nil, fmt.Errorf("content: encode leaf: %w", err)
+	}
+	if p := sample.Cid.Prefix(); p.Codec == cid.Raw {
+		fs.raw = p
+	}
 	fs.mem = newMemory(cfg.DirtyLimit, cfg.ChunkSize, fs.press)
 	fs.mem.heap, fs.mem.poison = heap, heap
 	ctx, cancel := context.WithCancel(context.Background())
@@ -169,6 +180,23 @@ func (fs *Files) Close() error {
 	fs.running.Wait()
 	fs.mem.close()
 	return fs.staging.close()
+}
+
+// Settle returns when every leaf block that was put before is entered into its
+// file, so that File.Refs shows it. Garbage collection calls it after it began
+// to note puts and before it reads Refs.
+func (fs *Files) Settle(ctx context.Context) error {
+	fs.work.mu.Lock()
+	busy := slices.Clone(fs.work.busy)
+	fs.work.mu.Unlock()
+	for _, j := range busy {
+		select {
+		case <-j.done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 // Stats returns the gauges.

@@ -40,15 +40,14 @@ func (f *File) CopyFrom(ctx context.Context, src *File, srcOff, off, n int64) (i
 	return done, nil
 }
 
-// shared is a range of a leaf.
+// shared is a range of a leaf; see source for own and tsize.
 type shared struct {
-	leaf      cid.Cid
-	skip, n   int64
-	length    int64 // of the leaf's content, if whole
-	whole     bool
-	own       bool
-	tsize     uint64
-	wasStored bool
+	leaf    cid.Cid
+	skip, n int64
+	length  int64 // of the leaf's content, if whole
+	whole   bool
+	own     bool
+	tsize   uint64
 }
 
 // copySome copies the first region at srcOff, or a part of it.
@@ -85,7 +84,7 @@ func (f *File) copySome(ctx context.Context, src *File, srcOff, off, n int64) (i
 		skip := r.off - start
 		n = min(n, length-skip)
 		if skip >= 0 && n > 0 && leaf.Defined() && length <= maxRecord {
-			sh = shared{leaf: leaf, skip: skip, n: n, length: length, whole: true}
+			sh = shared{leaf: leaf, skip: skip, n: n, length: length, whole: true, own: f.fs.isOwn(leaf), tsize: uint64(length)}
 		}
 	}
 	if sh.leaf.Defined() && n >= minShare {

@@ -1,5 +1,7 @@
 package content
 
+import "slices"
+
 // OpenWatched is Open with buffers on the Go heap, which the race detector
 // watches, overwritten when they are freed; segments end at segSize bytes.
 func OpenWatched(cfg Config, segSize int64) (*Files, error) {
@@ -72,8 +74,7 @@ func (fs *Files) Waiting() int {
 func (fs *Files) Drain() {
 	for {
 		fs.work.mu.Lock()
-		jobs := append(append([]*job(nil), fs.work.urgent...), fs.work.later...)
-		jobs = append(jobs, fs.work.busy...)
+		jobs := slices.Concat(fs.work.urgent, fs.work.later, fs.work.busy)
 		fs.work.mu.Unlock()
 		if len(jobs) == 0 {
 			return

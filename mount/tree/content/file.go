@@ -131,7 +131,7 @@ func (f *File) load(e index.Extent) error {
 		if !e.Block.Defined() {
 			return fmt.Errorf("%w: extent of no block", ErrDamaged)
 		}
-		src.block, src.stored = e.Block, true
+		src.block, src.stored, src.own = e.Block, true, f.fs.isOwn(e.Block)
 	case index.Hole:
 		src.hole = true
 	default:

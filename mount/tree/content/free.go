@@ -98,16 +98,9 @@ func (fs *Files) Sparse() []uint64 {
 	var out []uint64
 	for _, s := range fs.staging.list() {
 		s.mu.Lock()
-		sealed := s.sealed
+		sealed, size := s.sealed, s.size
 		s.mu.Unlock()
-		if !sealed || s.live.Load() == 0 {
-			continue
-		}
-		f, err := fs.staging.open(s)
-		if err != nil {
-			continue // reading it reports that
-		}
-		if size, err := f.Size(); err == nil && s.live.Load() < size/2 {
+		if live := s.live.Load(); sealed && live > 0 && live < size/2 {
 			out = append(out, s.id)
 		}
 	}

@@ -229,16 +229,21 @@ func (r *leafResult) add(first, count, size int64) func(unixfs.Root, error) {
 func (c *Cut) chunkLeaf(ctx context.Context, idx, n int64) (unixfs.Root, int64, error) {
 	f := c.f
 	f.mu.RLock()
+	if ch := c.tab.get(idx); ch != nil && len(ch.frags) == 1 {
+		if g, src := ch.frags[0], *ch.frags[0].src; src.own && g.skip == 0 && int64(g.n) == n && int64(src.n) == n {
+			f.mu.RUnlock()
+			if src.whole {
+				return unixfs.Root{Cid: src.block, Tsize: src.tsize}, n, nil
+			}
+			if f.fs.isWhole(ctx, src.block, n) {
+				return unixfs.Root{Cid: src.block, Tsize: uint64(n)}, n, nil
+			}
+			f.mu.RLock()
+		}
+	}
 	if c.ended {
 		f.mu.RUnlock()
 		return unixfs.Root{}, 0, ErrEnded
-	}
-	if ch := c.tab.get(idx); ch != nil && len(ch.frags) == 1 {
-		g := ch.frags[0]
-		if src := g.src; src.own && src.whole && int64(src.n) == n && int64(g.n) == n {
-			f.mu.RUnlock()
-			return unixfs.Root{Cid: src.block, Tsize: src.tsize}, n, nil
-		}
 	}
 	co := f.compose(&c.view, idx)
 	f.mu.RUnlock()
@@ -252,6 +257,15 @@ func (c *Cut) chunkLeaf(ctx context.Context, idx, n int64) (unixfs.Root, int64, 
 	}
 	root, err := f.fs.store(ctx, co.data)
 	return root, n, err
+}
+
+// isWhole tells whether a leaf of bare bytes that came from the index has n of them.
+func (fs *Files) isWhole(ctx context.Context, c cid.Cid, n int64) bool {
+	if fs.sizes == nil || !fs.isOwn(c) {
+		return false
+	}
+	size, err := fs.sizes.Size(ctx, c)
+	return err == nil && size == n // what is wrong comes to light when it is read
 }
 
 var zeroPage [4096]byte

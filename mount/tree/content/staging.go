@@ -63,7 +63,11 @@ func openStaging(fs disk.FS, segs []index.Segment) (*staging, error) {
 	}
 	for _, d := range names {
 		if id, ok := segmentID(d.Name); ok {
-			st.add(id)
+			info, err := fs.Stat(d.Name)
+			if err != nil {
+				return nil, fmt.Errorf("content: list staging: %w", err)
+			}
+			st.add(id).size = info.Size
 		}
 	}
 	for _, s := range segs {

@@ -190,6 +190,16 @@ type rangeGetter interface {
 	GetRange(ctx context.Context, c cid.Cid, p []byte, off int64) (int, error)
 }
 
+// sizer tells the length of a block without reading it.
+type sizer interface {
+	Size(ctx context.Context, c cid.Cid) (int64, error)
+}
+
+// isOwn tells whether c names a leaf as Config.Leaf makes them, whoever made this one.
+func (fs *Files) isOwn(c cid.Cid) bool {
+	return fs.raw.Codec == cid.Raw && c.Prefix() == fs.raw
+}
+
 func (fs *Files) readBlock(ctx context.Context, c cid.Cid, p []byte, skip int64) error {
 	if fs.ranges != nil && c.Prefix().Codec == cid.Raw {
 		n, err := fs.ranges.GetRange(ctx, c, p, skip)

@@ -180,6 +180,11 @@ func (f *File) fold(ctx context.Context, j *job) error {
 		f.mu.Unlock()
 		return nil
 	}
+	if !f.ripe(c) { // it was punched, truncated or sealed meanwhile
+		f.tab.edit(j.idx).queued = nil
+		f.mu.Unlock()
+		return nil
+	}
 	for _, g := range c.frags {
 		g.src.frozen = true
 	}

@@ -218,13 +218,17 @@ func (f *File) carve(c *chunk, a, b int32) int {
 	return i
 }
 
-// mature hands the chunk to the workers when it was filled in order, or is in
-// too many pieces.
+// mature hands the chunk to the workers when it is ripe.
 func (f *File) mature(c *chunk) {
-	full := int64(c.fill) == f.fs.cfg.ChunkSize && !c.isBlock()
-	if c.queued == nil && (full || len(c.frags) > maxFrags) {
+	if c.queued == nil && f.ripe(c) {
 		c.queued = f.fs.work.push(f, c.idx)
 	}
+}
+
+// ripe tells whether a block should be made of the chunk: it was filled in
+// order, or is in too many pieces.
+func (f *File) ripe(c *chunk) bool {
+	return int64(c.fill) == f.fs.cfg.ChunkSize && !c.isBlock() || len(c.frags) > maxFrags
 }
 
 // isBlock tells whether the chunk is one block, or parts of one with newer
