@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sys/unix"
 
 	"cafs/mount/api"
 	"cafs/mount/daemon"
@@ -111,10 +112,19 @@ func notMounted(ctx context.Context, o umountOptions, all []daemon.MountInfo, pa
 // patience is how long waiting goes without a word.
 const patience = time.Second
 
-// waitFree waits until a daemon has made everything durable and is gone.
+// exitPatience bounds the wait for a process that has nothing left to do but end.
+const exitPatience = 5 * time.Second
+
+// waitFree waits until a daemon has made everything durable and is gone. Until
+// its process has ended it has files of the repository open, its log at least,
+// and the disk that they are on could not be unmounted.
 func waitFree(ctx context.Context, repository string, h repo.Holder) error {
 	word := time.AfterFunc(patience, func() { notef("unmounted; pid %d is writing out the last changes", h.PID) })
 	defer word.Stop()
+	if fd, err := unix.PidfdOpen(h.PID, 0); err == nil {
+		defer unix.Close(fd)
+		defer unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(exitPatience/time.Millisecond))
+	}
 	err := repo.WaitFree(ctx, repository, h)
 	if errors.Is(err, repo.ErrUnclean) {
 		err = repo.Hint(fmt.Errorf("the last changes may be lost: %w", err), "the log %s says why", filepath.Join(repository, repo.LogName))
