@@ -1,0 +1,236 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// env is what a row works on.
+type env struct {
+	config
+	root string
+}
+
+func (e *env) path(name string) string { return filepath.Join(e.root, name) }
+
+func (e *env) small(i int) string { return filepath.Join(e.root, "small", fmt.Sprint(i)) }
+
+// row is one line of the table. A row without a name prepares others.
+type row struct {
+	name   string
+	unit   string
+	cold   bool // starts with nothing cached
+	writes bool
+	always bool // even when not asked for: later rows need it
+	run    func(*env) (amount float64, err error)
+}
+
+// The units: a rate of the amount, or the time of one.
+const (
+	rateMiB = "MiB/s"
+	rateOps = "op/s"
+	timeMs  = "ms"
+	timeSec = "s"
+)
+
+var rows = []row{
+	{name: "write + fsync", unit: rateMiB, writes: true, always: true, run: writeLarge},
+	{name: "read, cold", unit: rateMiB, cold: true, run: readLarge},
+	{name: "read again", unit: rateMiB, run: readLarge},
+	{name: "random read 4 KiB, cold", unit: rateOps, cold: true, run: randomRead},
+	{name: "random write 4 KiB + fsync", unit: rateOps, writes: true, run: randomWrite},
+	{name: "append 4 KiB + fsync", unit: timeMs, writes: true, run: appendSync},
+	{name: "create 4 KiB file", unit: rateOps, writes: true, always: true, run: create},
+	{name: "stat, cold", unit: rateOps, cold: true, run: statAll},
+	{name: "read 4 KiB file, cold", unit: rateOps, cold: true, run: readAll},
+	{name: "readdir, cold", unit: rateOps, cold: true, run: readdir},
+	{name: "ls -l of 1000", unit: timeMs, cold: true, run: list},
+	{name: "rename", unit: rateOps, writes: true, always: true, run: rename},
+	{name: "unlink", unit: rateOps, writes: true, run: unlink},
+	{name: "mkdir", unit: rateOps, writes: true, run: mkdirs},
+	{name: "cp -a of the tree", unit: timeSec, writes: true, always: true, run: tool("cp -a $TREE $ROOT/tree")},
+	{name: "cp -a, again", unit: timeSec, writes: true, run: tool("cp -a $TREE $ROOT/tree2")},
+	{name: "find, cold", unit: timeSec, cold: true, run: tool("find $ROOT/tree | wc -l")},
+	{name: "tar out, cold", unit: timeSec, cold: true, run: tool("tar -C $ROOT -cf - tree | cat >/dev/null")},
+	{name: "diff -r, cold", unit: timeSec, cold: true, run: tool("diff -r $TREE $ROOT/tree")},
+	{name: "rm -rf", unit: timeSec, cold: true, writes: true, run: tool("rm -rf $ROOT/tree")},
+}
+
+// tool runs a shell command.
+func tool(script string) func(*env) (float64, error) {
+	return func(e *env) (float64, error) {
+		cmd := exec.Command("sh", "-ec", script)
+		cmd.Env = append(os.Environ(), "TREE="+e.tree, "ROOT="+e.root)
+		return 1, quiet(cmd)
+	}
+}
+
+// fill makes bytes that no other chunk has.
+func fill(p []byte, seed uint64) {
+	x := seed*0x9E3779B97F4A7C15 | 1
+	for i := 0; i+8 <= len(p); i += 8 {
+		x = x*6364136223846793005 + 1442695040888963407
+		binary.LittleEndian.PutUint64(p[i:], x)
+	}
+}
+
+func writeLarge(e *env) (float64, error) {
+	f, err := os.Create(e.path("large"))
+	if err != nil {
+		return 0, err
+	}
+	p := make([]byte, 1<<20)
+	fill(p, 1)
+	for i := range e.mib {
+		fill(p[:4096], uint64(i)) // a whole chunk would cost more than its write
+		if _, err := f.Write(p); err != nil {
+			return 0, errors.Join(err, f.Close())
+		}
+	}
+	return float64(e.mib), errors.Join(f.Sync(), f.Close())
+}
+
+func readLarge(e *env) (float64, error) {
+	f, err := os.Open(e.path("large"))
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	n, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, struct{ io.Reader }{f}, make([]byte, 1<<20))
+	if n != int64(e.mib)<<20 {
+		return 0, fmt.Errorf("%d bytes read: %w", n, err)
+	}
+	return float64(e.mib), err
+}
+
+func randomRead(e *env) (float64, error) {
+	f, err := os.Open(e.path("large"))
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_RANDOM); err != nil {
+		return 0, err
+	}
+	const n = 4000
+	r, p := rand.New(rand.NewPCG(1, 2)), make([]byte, 4096)
+	for range n {
+		if _, err := f.ReadAt(p, r.Int64N(int64(e.mib)<<8)<<12); err != nil {
+			return 0, err
+		}
+	}
+	return n, nil
+}
+
+func randomWrite(e *env) (float64, error) {
+	f, err := os.OpenFile(e.path("large"), os.O_WRONLY, 0)
+	if err != nil {
+		return 0, err
+	}
+	const n = 4000
+	r, p := rand.New(rand.NewPCG(3, 4)), make([]byte, 4096)
+	for i := range n {
+		fill(p, uint64(i))
+		if _, err := f.WriteAt(p, r.Int64N(int64(e.mib)<<8)<<12); err != nil {
+			return 0, errors.Join(err, f.Close())
+		}
+	}
+	return n, errors.Join(f.Sync(), f.Close())
+}
+
+func appendSync(e *env) (float64, error) {
+	f, err := os.OpenFile(e.path("log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return 0, err
+	}
+	const n = 300
+	p := make([]byte, 4096)
+	for i := range n {
+		fill(p, uint64(i))
+		_, err := f.Write(p)
+		if err := errors.Join(err, f.Sync()); err != nil {
+			return 0, errors.Join(err, f.Close())
+		}
+	}
+	return n, f.Close()
+}
+
+func create(e *env) (float64, error) {
+	if err := os.Mkdir(e.path("small"), 0o755); err != nil {
+		return 0, err
+	}
+	p := make([]byte, 4096)
+	for i := range e.files {
+		fill(p, uint64(i))
+		if err := os.WriteFile(e.small(i), p, 0o644); err != nil {
+			return 0, err
+		}
+	}
+	return float64(e.files), nil
+}
+
+// each does something with every small file.
+func (e *env) each(do func(i int) error) (float64, error) {
+	for i := range e.files {
+		if err := do(i); err != nil {
+			return 0, err
+		}
+	}
+	return float64(e.files), nil
+}
+
+func statAll(e *env) (float64, error) {
+	return e.each(func(i int) error { return unix.Stat(e.small(i), new(unix.Stat_t)) })
+}
+
+func readAll(e *env) (float64, error) {
+	p := make([]byte, 4096)
+	return e.each(func(i int) error {
+		b, err := os.ReadFile(e.small(i))
+		fill(p, uint64(i))
+		if err == nil && !bytes.Equal(b, p) {
+			err = fmt.Errorf("%s: wrong bytes", e.small(i))
+		}
+		return err
+	})
+}
+
+func readdir(e *env) (float64, error) {
+	f, err := os.Open(e.path("small"))
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	if len(names) != e.files {
+		return 0, fmt.Errorf("%d names: %w", len(names), err)
+	}
+	return float64(len(names)), err
+}
+
+// list is ls -l of the small files, per 1000.
+func list(e *env) (float64, error) {
+	_, err := tool("ls -l $ROOT/small >/dev/null")(e)
+	return float64(e.files) / 1000, err
+}
+
+func rename(e *env) (float64, error) {
+	return e.each(func(i int) error { return os.Rename(e.small(i), e.small(i)+".new") })
+}
+
+func unlink(e *env) (float64, error) {
+	return e.each(func(i int) error { return os.Remove(e.small(i) + ".new") })
+}
+
+func mkdirs(e *env) (float64, error) {
+	return e.each(func(i int) error { return os.Mkdir(e.small(i), 0o755) })
+}
