@@ -158,7 +158,7 @@ func (t *Tree) sealQuiet(ctx context.Context) error {
 			return nil
 		}
 		slices.Sort(inos)
-		if _, err := t.sealFiles(ctx, inos); err != nil {
+		if _, err := t.sealFiles(ctx, inos, false); err != nil {
 			return err
 		}
 	}

@@ -83,6 +83,7 @@ func (t *Tree) make(cred Cred, parent Ino, name string, rec index.Inode) (Attr, 
 		return Attr{}, err
 	}
 	n := &inode{ino: ino, rec: rec}
+	n.noted.Store(t.record.gen) // by addName
 	t.insert(n)
 	return n.attr(), nil
 }
@@ -151,6 +152,9 @@ func (t *Tree) Link(ino, parent Ino, name string) (Attr, error) {
 	if n.rec.Kind == index.Dir {
 		return Attr{}, syscall.EPERM
 	}
+	if err := t.note(n); err != nil {
+		return Attr{}, err
+	}
 	p, err := t.lockDir(parent)
 	if err != nil {
 		return Attr{}, err
@@ -180,6 +184,8 @@ func (t *Tree) Link(ino, parent Ino, name string) (Attr, error) {
 			rand.Read(rec.LinkID[:])
 		}
 		e.SetBackref(ino, rec.Parent, rec.Cookie)
+		e.SetLinkUnrecorded(rec.LinkID, ino)
+		t.record.notedLink(rec.LinkID)
 		fallthrough
 	default:
 		e.SetBackref(ino, parent, d.Cookie)

@@ -55,6 +55,8 @@ func (t *Tree) modify(ino Ino, killPriv bool, change func(*content.File) error) 
 		return err
 	}
 	defer t.unpin(n, 1)
+	t.record.moment.RLock()
+	defer t.record.moment.RUnlock()
 	if killPriv {
 		if err := t.killPrivileges(n); err != nil {
 			return err
@@ -65,6 +67,7 @@ func (t *Tree) modify(ino Ino, killPriv bool, change func(*content.File) error) 
 		return err
 	}
 	defer n.mu.RUnlock()
+	t.preserve(n)
 	if err := change(f); err != nil {
 		return err
 	}
@@ -84,6 +87,9 @@ func (t *Tree) killPrivileges(n *inode) error {
 	n.mu.RUnlock()
 	if withoutPrivileges(perm) == perm && xattrs == 0 {
 		return nil
+	}
+	if err := t.noteSoon(n); err != nil {
+		return err
 	}
 	n.mu.Lock()
 	e := t.begin()

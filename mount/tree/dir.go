@@ -17,6 +17,13 @@ func (t *Tree) Lookup(parent Ino, name string) (Attr, error) {
 	}
 	for {
 		d, err := t.db.Dirent(parent, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			if expanded, e := t.expandIno(parent); e != nil {
+				return Attr{}, e
+			} else if expanded {
+				continue
+			}
+		}
 		if err != nil {
 			return Attr{}, err
 		}
@@ -43,6 +50,9 @@ func (t *Tree) acquire(d Dirent) (Attr, error) {
 // order of creation, without "." and "..", until yield returns false. An entry
 // that exists throughout is listed once, whatever else changes meanwhile.
 func (t *Tree) Readdir(dir Ino, after uint64, yield func(Dirent) bool) error {
+	if _, err := t.expandIno(dir); err != nil {
+		return err
+	}
 	for d, err := range t.db.Dirents(dir, after) {
 		if err != nil {
 			return err
@@ -57,6 +67,9 @@ func (t *Tree) Readdir(dir Ino, after uint64, yield func(Dirent) bool) error {
 // ReaddirPlus is Readdir with the attributes of each entry. It keeps a
 // reference on the inode of each entry for which yield returned true.
 func (t *Tree) ReaddirPlus(dir Ino, after uint64, yield func(Dirent, Attr) bool) error {
+	if _, err := t.expandIno(dir); err != nil {
+		return err
+	}
 	for d, err := range t.db.Dirents(dir, after) {
 		if err != nil {
 			return err
@@ -163,6 +176,10 @@ func (t *Tree) markedDir(dir Ino) (*inode, error) {
 		t.unpin(n, 1)
 		return nil, syscall.ENOTDIR
 	}
+	if err := t.expand(n); err != nil {
+		t.unpin(n, 1)
+		return nil, err
+	}
 	if err := t.mark(n); err != nil {
 		t.unpin(n, 1)
 		return nil, err
@@ -182,6 +199,7 @@ func (t *Tree) changed(e *edit, dir *inode, name string) {
 	if dir.rec.Base.Defined() {
 		e.SetChanged(dir.ino, name)
 	}
+	t.noteEntry(e, dir, name)
 	t.sealing.touch(dir.ino)
 }
 

@@ -31,8 +31,9 @@ type inode struct {
 	rec  index.Inode
 	file *content.File // contents of a regular file, once they were needed
 
-	reaped bool        // guarded by the table shard: gone from the index
-	dirty  atomic.Bool // in the tree's dirty set
+	noted  atomic.Uint32 // the generation in which its names were noted; see recording
+	reaped bool          // guarded by the table shard: gone from the index
+	dirty  atomic.Bool   // in the tree's dirty set
 }
 
 const tableShards = 256
@@ -106,6 +107,11 @@ func (t *Tree) unpin(n *inode, k int64) {
 	}
 	// With no references left nobody else can hold n.mu, so its fields are
 	// stable, and nobody can find n but through this shard.
+	if n.rec.Nlink == 0 && !n.reaped && t.sealing.hold(n) {
+		n.refs = 1
+		s.mu.Unlock()
+		return
+	}
 	if n.rec.Nlink == 0 && !n.reaped {
 		n.reaped = true
 		n.refs = 1 // keep it in the table while it is taken apart

@@ -34,7 +34,10 @@ type Tree struct {
 	table    table
 	inos     inos
 	dirtySet dirtySet
+	record   recording
 	sealing  sealState
+	grave    grave
+	putters  putters
 	quiet    quiet
 
 	stop context.CancelFunc
@@ -58,7 +61,11 @@ func Open(ctx context.Context, opts Options) (*Tree, error) {
 	t.table.init()
 	t.dirtySet.files = make(map[Ino]*inode)
 	t.quiet.files = make(map[Ino]quietFile)
+	t.record.gen = 1
 	if err := t.ensureRoot(ctx); err != nil {
+		return nil, err
+	}
+	if err := t.openGrave(); err != nil {
 		return nil, err
 	}
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))

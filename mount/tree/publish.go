@@ -3,6 +3,7 @@ package tree
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"slices"
 	"syscall"
 	"time"
@@ -202,23 +203,20 @@ func (t *Tree) publishLocked(ctx context.Context, n *inode) (bool, error) {
 // that an unsealed inode never lies below a directory that counts as sealed,
 // after a crash either. The caller holds ns, and no inode.
 func (t *Tree) mark(n *inode) error {
+	if err := t.note(n); err != nil {
+		return err
+	}
 	n.mu.RLock()
-	marked, nlink := n.rec.Unsealed, n.rec.Nlink
-	first := index.Backref{Parent: n.rec.Parent, Cookie: n.rec.Cookie}
-	n.mu.RUnlock()
-	if marked {
+	if n.rec.Unsealed {
+		n.mu.RUnlock()
 		return nil
 	}
-	if n.ino != RootIno && nlink > 0 {
-		names := []index.Backref{first}
-		if n.rec.Kind != index.Dir && nlink > 1 {
-			names = names[:0]
-			for ref, err := range t.db.Backrefs(n.ino) {
-				if err != nil {
-					return err
-				}
-				names = append(names, ref)
-			}
+	rec := n.rec
+	n.mu.RUnlock()
+	if n.ino != RootIno && n.ino != t.grave.ino() && rec.Nlink > 0 {
+		names, err := t.namesOf(n.ino, &rec)
+		if err != nil {
+			return err
 		}
 		for _, ref := range names {
 			if err := t.markName(ref); err != nil {
@@ -245,7 +243,9 @@ func (t *Tree) markName(ref index.Backref) error {
 		return err
 	}
 	d, err := t.db.DirentAt(ref.Parent, ref.Cookie)
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // removed meanwhile, which was noted
+	} else if err != nil {
 		return err
 	}
 	p.mu.Lock()

@@ -13,6 +13,9 @@ import (
 func (t *Tree) Unlink(parent Ino, name string) error {
 	t.ns.RLock()
 	defer t.ns.RUnlock()
+	if err := t.noteLinks(parent, name); err != nil {
+		return err
+	}
 	p, err := t.lockDir(parent)
 	if err != nil {
 		return err
@@ -38,6 +41,27 @@ func (t *Tree) Unlink(parent Ino, name string) error {
 		return err
 	}
 	return e.commit()
+}
+
+// noteLinks notes the other names of what is about to lose one: the last that
+// is left is recorded differently. The caller holds ns, and no inode.
+func (t *Tree) noteLinks(parent Ino, name string) error {
+	d, err := t.db.Dirent(parent, name)
+	if err != nil || d.Kind == index.Dir {
+		return nil // the removal itself will tell
+	}
+	n, err := t.pin(d.Ino)
+	if err != nil {
+		return nil
+	}
+	defer t.unpin(n, 1)
+	n.mu.RLock()
+	nlink := n.rec.Nlink
+	n.mu.RUnlock()
+	if nlink <= 1 {
+		return nil
+	}
+	return t.note(n)
 }
 
 // dropName takes the entry d of the locked directory p away from the locked
@@ -103,6 +127,9 @@ func (t *Tree) Rmdir(parent Ino, name string) error {
 	defer t.unpin(n, 1)
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.rec.Lazy {
+		return syscall.ENOTEMPTY // what is empty is expanded at once
+	}
 	if err := t.empty(n.ino); err != nil {
 		return err
 	}
@@ -120,6 +147,9 @@ func (t *Tree) dropDir(e *edit, n, p *inode, d Dirent) {
 	e.AddOrphan(n.ino)
 	if n.rec.Base.Defined() {
 		e.ClearAllChanged(n.ino)
+	}
+	if n.rec.Record.Defined() {
+		e.ClearAllUnrecorded(n.ino)
 	}
 }
 

@@ -71,6 +71,9 @@ type renaming struct {
 func (t *Tree) rename(ctx context.Context, op Ino, oname string, np Ino, nname string, flags RenameFlags, force bool) (again bool, err error) {
 	t.ns.Lock()
 	defer t.ns.Unlock()
+	if err := errors.Join(t.noteLinks(op, oname), t.noteLinks(np, nname)); err != nil {
+		return false, err
+	}
 	var r renaming
 	unlock, err := t.lockPair(&r, op, np)
 	if err != nil {
@@ -198,6 +201,11 @@ func (t *Tree) checkRename(r renaming, flags RenameFlags) error {
 	case r.from.Kind == index.Dir && r.to.Kind != index.Dir:
 		return syscall.ENOTDIR
 	case r.to.Kind == index.Dir:
+		if rec, err := t.db.Inode(r.to.Ino); err != nil {
+			return err
+		} else if rec.Lazy {
+			return syscall.ENOTEMPTY
+		}
 		return t.empty(r.to.Ino)
 	}
 	return nil

@@ -20,34 +20,6 @@ import (
 // ErrNoCID: FIFOs, sockets and devices have no content address.
 var ErrNoCID = errors.New("only files, directories and symbolic links have a CID")
 
-// sealState tells a running seal which directories were changed since its cut.
-type sealState struct {
-	one     sync.Mutex // one seal of directories at a time
-	mu      sync.Mutex
-	touched map[Ino]struct{} // nil when no seal runs
-}
-
-func (s *sealState) touch(dir Ino) {
-	s.mu.Lock()
-	if s.touched != nil {
-		s.touched[dir] = struct{}{}
-	}
-	s.mu.Unlock()
-}
-
-func (s *sealState) set(m map[Ino]struct{}) {
-	s.mu.Lock()
-	s.touched = m
-	s.mu.Unlock()
-}
-
-func (s *sealState) wasTouched(dir Ino) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, ok := s.touched[dir]
-	return ok
-}
-
 // Seal returns the content address of what ino is now, with every block of it
 // durable. Error: ErrNoCID.
 func (t *Tree) Seal(ctx context.Context, ino Ino) (unixfs.Root, error) {
@@ -58,7 +30,7 @@ func (t *Tree) Seal(ctx context.Context, ino Ino) (unixfs.Root, error) {
 	defer t.unpin(n, 1)
 	switch n.rec.Kind { // never changes
 	case index.File:
-		done, err := t.sealFiles(ctx, []Ino{ino})
+		done, err := t.sealFiles(ctx, []Ino{ino}, false)
 		if err != nil {
 			return unixfs.Root{}, err
 		}
@@ -112,9 +84,11 @@ type sealingFile struct {
 	done seal.File
 }
 
-// sealFiles gives files content addresses as of now: with their chunks stored,
-// their blocks made durable by one flush, and their overlays emptied up to the cut.
-func (t *Tree) sealFiles(ctx context.Context, inos []Ino) ([]seal.File, error) {
+// sealFiles gives files content addresses as of now, or with atCut as of the
+// running seal's cut: with their chunks stored, their blocks made durable by one
+// flush, and their overlays emptied up to then.
+func (t *Tree) sealFiles(ctx context.Context, inos []Ino, atCut bool) ([]seal.File, error) {
+	defer t.lease()()
 	files := make([]sealingFile, len(inos))
 	defer func() {
 		for i := range files {
@@ -124,7 +98,7 @@ func (t *Tree) sealFiles(ctx context.Context, inos []Ino) ([]seal.File, error) {
 		}
 	}()
 	blocks := &blockSet{t: t, ctx: ctx}
-	err := eachOf(files, func(i int, f *sealingFile) error { return t.sealContents(ctx, inos[i], f, blocks) })
+	err := eachOf(files, func(i int, f *sealingFile) error { return t.sealContents(ctx, inos[i], atCut, f, blocks) })
 	if err == nil {
 		err = blocks.flush()
 	}
@@ -180,7 +154,7 @@ func eachOf[T any](all []T, do func(int, *T) error) error {
 }
 
 // sealContents takes a cut of a file and builds its DAG.
-func (t *Tree) sealContents(ctx context.Context, ino Ino, f *sealingFile, blocks *blockSet) error {
+func (t *Tree) sealContents(ctx context.Context, ino Ino, atCut bool, f *sealingFile, blocks *blockSet) error {
 	n, err := t.pin(ino)
 	if errors.Is(err, syscall.ESTALE) {
 		f.done = seal.File{Gone: true}
@@ -190,17 +164,25 @@ func (t *Tree) sealContents(ctx context.Context, ino Ino, f *sealingFile, blocks
 	}
 	f.n = n
 	n.mu.Lock()
-	if !n.rec.Unsealed && !n.dirty.Load() && n.rec.Base.Defined() {
+	if atCut {
+		if f.cut, f.done.Root = t.cutOf(n); f.done.Root.Cid.Defined() {
+			n.mu.Unlock()
+			return nil // and not clean
+		}
+	}
+	if f.cut == nil && !n.rec.Unsealed && !n.dirty.Load() && n.rec.Base.Defined() {
 		f.done = seal.File{Root: unixfs.Root{Cid: n.rec.Base, Size: uint64(n.rec.Size), Tsize: n.rec.Tsize}, Clean: true}
 		n.mu.Unlock()
 		return nil
 	}
-	file, err := t.contents(n)
-	if err != nil {
-		n.mu.Unlock()
-		return err
+	if f.cut == nil {
+		file, err := t.contents(n)
+		if err != nil {
+			n.mu.Unlock()
+			return err
+		}
+		f.cut = file.Cut()
 	}
-	f.cut = file.Cut()
 	n.mu.Unlock()
 	f.done.Root, err = t.buildFile(ctx, f.cut, blocks)
 	if err != nil {
@@ -306,20 +288,17 @@ func (t *Tree) commitSealed(n *inode, cut *content.Cut, f *sealingFile) error {
 func (t *Tree) sealDir(ctx context.Context, dir Ino) (unixfs.Root, error) {
 	t.sealing.one.Lock()
 	defer t.sealing.one.Unlock()
-	if err := t.markDirty(); err != nil {
+	defer t.lease()()
+	if err := t.publishAll(ctx); err != nil {
 		return unixfs.Root{}, err
 	}
-	// The cut: the namespace stands still while the snapshot is taken.
-	t.ns.Lock()
-	t.sealing.set(make(map[Ino]struct{}))
-	snap := t.db.Snapshot()
-	t.ns.Unlock()
-	defer t.sealing.set(nil)
-	defer snap.Close()
-
+	cut, err := t.beginCut(false)
+	if err != nil {
+		return unixfs.Root{}, err
+	}
+	defer cut.end()
 	blocks := &blockSet{t: t, ctx: ctx}
-	s := seal.Sealer{Profile: t.opts.Profile, Source: snap, Load: t.load, Emit: blocks.emit, Files: t.sealFiles}
-	root, results, err := s.Dir(ctx, dir)
+	root, results, err := t.sealer(cut, blocks).Dir(ctx, dir)
 	if err != nil {
 		return unixfs.Root{}, err
 	}
@@ -332,25 +311,10 @@ func (t *Tree) sealDir(ctx context.Context, dir Ino) (unixfs.Root, error) {
 	return root, t.db.Sync(ctx)
 }
 
-// markDirty marks all files with unpublished contents, so that a snapshot of
-// the index shows which directories are affected.
-func (t *Tree) markDirty() error {
-	for _, ino := range t.dirtySet.list() {
-		n, err := t.pin(ino)
-		if errors.Is(err, syscall.ESTALE) {
-			continue
-		} else if err != nil {
-			return err
-		}
-		t.ns.RLock()
-		err = t.mark(n)
-		t.ns.RUnlock()
-		t.unpin(n, 1)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+// sealer builds directories as of a cut.
+func (t *Tree) sealer(cut *sealCut, blocks *blockSet) *seal.Sealer {
+	return &seal.Sealer{Profile: t.opts.Profile, Source: cut.snap, Load: t.load, Emit: blocks.emit,
+		Files: func(ctx context.Context, inos []Ino) ([]seal.File, error) { return t.sealFiles(ctx, inos, true) }}
 }
 
 // commitSeal enters the new addresses of directories that did not change since

@@ -19,6 +19,11 @@ func (t *Tree) Setattr(ctx context.Context, ino Ino, s SetAttr) (Attr, error) {
 		return Attr{}, err
 	}
 	defer t.unpin(n, 1)
+	t.record.moment.RLock()
+	defer t.record.moment.RUnlock()
+	if err := t.beforeAttrs(n); err != nil {
+		return Attr{}, err
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	stamp := now()
@@ -123,6 +128,7 @@ func (t *Tree) truncate(ctx context.Context, n *inode, size int64) error {
 	if err != nil {
 		return err
 	}
+	t.preserve(n)
 	if err := f.Truncate(ctx, size); err != nil {
 		return err
 	}

@@ -127,6 +127,9 @@ type Options struct {
 	Logger         *slog.Logger
 	// Owner owns the root of a new tree.
 	Owner Cred
+	// Committed, when set, is called with each commit before the index refers to
+	// it, its blocks being durable; an error fails the commit.
+	Committed func(Kept) error
 	// Changed, when set, is called without locks held after the attributes of
 	// an inode changed in a way the kernel did not ask for (suid cleared by a
 	// write), so that caches can be dropped.

@@ -99,6 +99,11 @@ func (t *Tree) editXattrs(ino Ino, change func(*edit, *inode) error) error {
 		return err
 	}
 	defer t.unpin(n, 1)
+	t.record.moment.RLock()
+	defer t.record.moment.RUnlock()
+	if err := t.beforeAttrs(n); err != nil {
+		return err
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	e := t.begin()

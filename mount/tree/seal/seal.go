@@ -48,6 +48,22 @@ type Sealer struct {
 
 	files   map[index.Ino]File
 	results []Result
+	byIno   map[index.Ino]unixfs.Root // of results, once Root was asked
+}
+
+// Root returns the root of an inode that this seal has sealed.
+func (s *Sealer) Root(ino index.Ino) (unixfs.Root, bool) {
+	if f, ok := s.files[ino]; ok {
+		return f.Root, f.Root.Cid.Defined()
+	}
+	if s.byIno == nil {
+		s.byIno = make(map[index.Ino]unixfs.Root, len(s.results))
+		for _, r := range s.results {
+			s.byIno[r.Ino] = r.Root
+		}
+	}
+	root, ok := s.byIno[ino]
+	return root, ok
 }
 
 // fileGroup is how many files are sealed by one call of Files.
