@@ -33,8 +33,8 @@ func run(args []string) int {
 	// A pipe whose reader has gone is an error of the write, so that what is open
 	// gets closed. Not ignored: programs we start would inherit that.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
-	if help := helper(args[0]); help != nil {
-		return runHelper(ctx, help, args[1:])
+	if isHelper(args[0]) {
+		return runHelper(ctx, args[1:])
 	}
 	app := newApp()
 	args, err := arrange(app, args)
@@ -53,7 +53,7 @@ func newApp() *cli.App {
 			example("cafs mount ~/c                 # makes ~/c and the repository ~/.cafs",
 				"cp -a photos ~/c && cafs cid ~/c/photos",
 				"cafs umount ~/c"),
-		HideVersion:            true,
+		Version:                versionString(),
 		UseShortOptionHandling: false, // arrange splits them
 		OnUsageError:           usageError,
 		ExitErrHandler:         func(*cli.Context, error) {}, // main decides
