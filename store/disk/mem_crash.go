@@ -121,6 +121,13 @@ func (c *crash) copyPages(m *memPages) *memPages {
 		if idx*pageSize >= made.size {
 			continue
 		}
+		if n == 0 {
+			// Shared: an array that is durable is not written to any more.
+			made.pages[idx] = &page{now: old.durable, durable: old.durable}
+			if rest := made.size - idx*pageSize; rest >= pageSize || old.durable == nil {
+				continue
+			}
+		}
 		var data [pageSize]byte
 		if old.durable != nil {
 			data = *old.durable

@@ -73,6 +73,7 @@ type Config struct {
 	DirtyLimit   int64 // bytes of memory for unsaved contents; default 256 MiB
 	StagingLimit int64 // staged bytes above which Stats.OverStaged is set; default 1 GiB
 	SpaceReserve int64 // free bytes on the staging volume that writes leave alone; default 16 MiB
+	SegmentSize  int64 // bytes; a staging segment ends with the record that passes it; default 64 MiB
 	Segments     []index.Segment
 	Logger       *slog.Logger
 }
@@ -144,6 +145,9 @@ func open(cfg Config, heap bool) (*Files, error) {
 	st, err := openStaging(cfg.Staging, cfg.Segments)
 	if err != nil {
 		return nil, err
+	}
+	if cfg.SegmentSize > 0 {
+		st.segSize = cfg.SegmentSize
 	}
 	fs := &Files{
 		cfg: cfg, log: cfg.Logger, staging: st, work: newQueue(), dirty: make(map[*File]struct{}),

@@ -38,6 +38,7 @@ type Options struct {
 	Logger     *slog.Logger  // nil: slog.Default()
 	CacheBytes int64         // of table blocks kept in memory; 0: 32 MiB
 	RoomWait   time.Duration // how long to wait for room on a full disk; 0: 10 s
+	MemTable   uint64        // bytes of changes kept in memory before they become a table; 0: 16 MiB
 }
 
 // DB is an open index. All methods but Close may be called concurrently.
@@ -66,13 +67,16 @@ func Open(fs disk.FS, o Options) (*DB, error) {
 	if o.RoomWait <= 0 {
 		o.RoomWait = defaultRoomWait
 	}
+	if o.MemTable == 0 {
+		o.MemTable = memTable
+	}
 	if err := checkEngine(fs); err != nil {
 		return nil, fmt.Errorf("index: open: %w", err)
 	}
 	g := newGuard(fs, o.Logger, o.RoomWait)
 	db := &DB{log: o.Logger, guard: g, stall: newStall()}
 	err := g.run(func() (err error) {
-		db.p, err = pebble.Open(".", engineOptions(g, db.stall, o.CacheBytes))
+		db.p, err = pebble.Open(".", engineOptions(g, db.stall, o))
 		return err
 	})
 	if db.p == nil {
@@ -89,14 +93,14 @@ func Open(fs disk.FS, o Options) (*DB, error) {
 	return db, nil
 }
 
-func engineOptions(g *guard, s *stall, cacheBytes int64) *pebble.Options {
+func engineOptions(g *guard, s *stall, opts Options) *pebble.Options {
 	o := &pebble.Options{
 		FS:                 files{g},
 		Logger:             g,
 		FormatMajorVersion: engineFormat,
 		Merger:             sumMerger(),
-		CacheSize:          cacheBytes + 2*memTable, // the engine takes memtables off it
-		MemTableSize:       memTable,
+		CacheSize:          opts.CacheBytes + 2*int64(opts.MemTable), // the engine takes memtables off it
+		MemTableSize:       opts.MemTable,
 		MaxOpenFiles:       256,
 		// The file layer's adapter hands written bytes out by itself.
 		BytesPerSync:        1 << 40,
