@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"flag"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"slices"
@@ -32,6 +31,8 @@ var (
 	stepsFlag = flag.Int("steps", 1500, "operations of a random history")
 )
 
+var quiet = slog.New(slog.DiscardHandler)
+
 func sum(b []byte) []byte { s := sha256.Sum256(b); return s[:6] }
 
 func profile() unixfs.Profile {
@@ -45,21 +46,37 @@ type rig struct {
 	t     testing.TB
 	ctx   context.Context
 	disk  *disk.Mem
-	close func(clean bool)
+	fault func(disk.Op) error // sees every call into the disk; may be nil
+	log   *slog.Logger
+	close func(clean bool) // an unclean one publishes nothing: as if the process had been killed
 	tree  *tree.Tree
+	files *content.Files
 	store *store.Dir
 	db    *index.DB
 	held  []tree.Ino
 }
 
 func newRig(t testing.TB) *rig {
-	r := &rig{t: t, ctx: t.Context(), disk: disk.NewMem()}
-	for _, dir := range []string{"blocks", "index", "staging"} {
-		must(t, r.disk.Mkdir(dir, 0o755))
-	}
-	must(t, r.disk.SyncDir())
-	r.open()
+	r := openRig(t, emptyDisk(t), nil)
 	t.Cleanup(func() { r.close(false) })
+	return r
+}
+
+// emptyDisk has the folders of a repository and nothing else.
+func emptyDisk(t testing.TB) *disk.Mem {
+	d := disk.NewMem()
+	for _, dir := range []string{"blocks", "index", "staging"} {
+		must(t, d.Mkdir(dir, 0o755))
+	}
+	must(t, d.SyncDir())
+	return d
+}
+
+// openRig leaves closing to the caller.
+func openRig(t testing.TB, d *disk.Mem, fault func(disk.Op) error) *rig {
+	r := &rig{t: t, ctx: context.WithoutCancel(t.Context()), disk: d, fault: fault, log: quiet}
+	r.close = func(bool) {}
+	r.open()
 	return r
 }
 
@@ -71,27 +88,83 @@ func must(t testing.TB, err error) {
 }
 
 func (r *rig) open() {
-	t := r.t
-	t.Helper()
-	sub := func(name string) disk.FS {
-		d, err := r.disk.Sub(name)
-		must(t, err)
-		return d
+	r.t.Helper()
+	must(r.t, r.tryOpen())
+}
+
+// tryOpen opens index, store, contents and tree in this order; when one cannot
+// be opened, those before it are closed.
+func (r *rig) tryOpen() (err error) {
+	var parts []func()
+	shut := func() {
+		for i := len(parts) - 1; i >= 0; i-- {
+			parts[i]()
+		}
+		parts = nil
 	}
-	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	db, err := index.Open(sub("index"), index.Options{Logger: log})
-	must(t, err)
-	st, err := store.Open(sub("blocks"), store.Options{CreateIfMissing: true, Logger: log})
-	must(t, err)
-	sys := linksys.New(st, linksys.Options{})
-	p := profile()
+	defer func() {
+		if err != nil {
+			shut()
+		}
+	}()
+	var top disk.FS = r.disk
+	if r.fault != nil {
+		top = disk.NewFault(top, r.fault)
+	}
+	var sub [3]disk.FS
+	for i, name := range []string{"index", "blocks", "staging"} {
+		if sub[i], err = top.Sub(name); err != nil {
+			return err
+		}
+	}
+	// Small memtables and segments: histories should get to see their ends.
+	if r.db, err = index.Open(sub[0], index.Options{Logger: r.log, MemTable: 256 << 10, RoomWait: 50 * time.Millisecond}); err != nil {
+		return err
+	}
+	parts = append(parts, func() { r.db.Close() })
+	if r.store, err = store.Open(sub[1], store.Options{CreateIfMissing: true, Logger: r.log}); err != nil {
+		return err
+	}
+	parts = append(parts, func() { r.store.Close() })
+	sys := linksys.New(r.store, linksys.Options{})
+	parts = append(parts, func() { sys.Close() })
+	if r.files, err = r.contents(sub[2], sys); err != nil {
+		return err
+	}
+	parts = append(parts, func() { r.files.Close() })
+	r.tree, err = tree.Open(r.ctx, tree.Options{DB: r.db, Content: r.files, Sys: sys, Blocks: r.store, Profile: profile(), Logger: r.log,
+		CommitInterval: time.Hour, SealAfter: time.Hour})
+	if err != nil {
+		return err
+	}
+	tr := r.tree
+	r.close = func(clean bool) {
+		ctx, cancel := context.WithCancel(r.ctx)
+		if !clean {
+			cancel()
+		}
+		if err := tr.Close(ctx); clean {
+			must(r.t, err)
+		}
+		cancel()
+		shut()
+		r.close = func(bool) {}
+		r.held = nil
+	}
+	return nil
+}
+
+func (r *rig) contents(staging disk.FS, sys *linksys.System) (*content.Files, error) {
+	p, st := profile(), r.store
 	var segs []index.Segment
-	for s, err := range db.Segments() {
-		must(t, err)
+	for s, err := range r.db.Segments() {
+		if err != nil {
+			return nil, err
+		}
 		segs = append(segs, s)
 	}
-	files, err := content.Open(content.Config{
-		Staging: sub("staging"), Blocks: st, ChunkSize: chunk, Segments: segs, Logger: log, Leaf: p.Leaf,
+	return content.Open(content.Config{
+		Staging: staging, Blocks: st, ChunkSize: chunk, Segments: segs, SegmentSize: 64 << 10, Logger: r.log, Leaf: p.Leaf,
 		OpenBase: func(ctx context.Context, c cid.Cid) (content.Base, error) { return sys.OpenFile(ctx, c) },
 		LeafData: func(ctx context.Context, c cid.Cid) ([]byte, error) {
 			b, err := st.Get(ctx, c)
@@ -101,26 +174,6 @@ func (r *rig) open() {
 			return p.LeafData(c, b)
 		},
 	})
-	must(t, err)
-	tr, err := tree.Open(r.ctx, tree.Options{DB: db, Content: files, Sys: sys, Blocks: st, Profile: p, Logger: log,
-		CommitInterval: time.Hour, SealAfter: time.Hour})
-	must(t, err)
-	r.tree, r.store, r.db = tr, st, db
-	r.close = func(clean bool) {
-		if clean {
-			must(t, tr.Close(context.WithoutCancel(r.ctx)))
-		} else {
-			ctx, cancel := context.WithCancel(context.Background())
-			cancel() // nothing is published: as if the process had been killed
-			tr.Close(ctx)
-		}
-		files.Close()
-		sys.Close()
-		st.Close()
-		db.Close()
-		r.close = func(bool) {}
-		r.held = nil
-	}
 }
 
 // reopen ends the tree cleanly and opens it again.
@@ -215,6 +268,46 @@ func (n *node) cid(t testing.TB, p unixfs.Profile) unixfs.Root {
 		}, drop)
 	}
 	must(t, err)
+	return root
+}
+
+// address builds the content address of what the tree shows at once.
+func (r *rig) address(ino tree.Ino) unixfs.Root {
+	drop := func(unixfs.Block) error { return nil }
+	a, err := r.tree.Getattr(ino)
+	must(r.t, err)
+	var root unixfs.Root
+	switch p := profile(); a.Kind {
+	case index.File:
+		data := make([]byte, a.Size)
+		if n, err := r.tree.Read(r.ctx, ino, data, 0); n != len(data) {
+			r.t.Fatalf("read inode %d: %d of %d bytes: %v", ino, n, len(data), err)
+		}
+		root, err = p.BuildFile(r.ctx, bytes.NewReader(data), drop)
+	case index.Symlink:
+		target, err := r.tree.Readlink(ino)
+		must(r.t, err)
+		root, err = p.Symlink(target, drop)
+		must(r.t, err)
+	case index.Dir:
+		var entries []tree.Dirent
+		must(r.t, r.tree.Readdir(ino, 0, func(d tree.Dirent) bool {
+			entries = append(entries, d)
+			return true
+		}))
+		root, err = p.BuildDir(r.ctx, func(yield func(unixfs.Entry, error) bool) {
+			for _, d := range entries {
+				if d.Kind != index.File && d.Kind != index.Dir && d.Kind != index.Symlink {
+					continue
+				}
+				c := r.address(d.Ino)
+				if !yield(unixfs.Entry{Name: d.Name, Cid: c.Cid, Tsize: c.Tsize}, nil) {
+					return
+				}
+			}
+		}, drop)
+	}
+	must(r.t, err)
 	return root
 }
 

@@ -1,0 +1,9 @@
+package tree
+
+import "context"
+
+// Publish is what the commit tick does.
+func (t *Tree) Publish(ctx context.Context) error { return t.publishAll(ctx) }
+
+// Reclaim is what the background does about staging.
+func (t *Tree) Reclaim(ctx context.Context) error { return t.reclaim(ctx) }
