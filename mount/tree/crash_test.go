@@ -20,9 +20,9 @@ import (
 
 var crashesFlag = flag.Int("crashes", 5000, "random histories with power cuts")
 
-// history is what a crash may leave: the namespace after every step since the
+// states is what a crash may leave: the namespace after every step since the
 // last barrier, and the contents that each file had.
-type history struct {
+type states struct {
 	names []string // dumps without contents, by step
 	files map[tree.Ino]*fileHistory
 
@@ -49,11 +49,11 @@ type fileHistory struct {
 // they were at that step, or newer; if it is of a barrier, after its return only.
 type published struct{ step, ack int }
 
-func newHistory() *history { return &history{files: map[tree.Ino]*fileHistory{}} }
+func newStates() *states { return &states{files: map[tree.Ino]*fileHistory{}} }
 
 // note records the model after a step. Until the next call a crash may also
 // leave one step more.
-func (h *history) note(w *world) {
+func (h *states) note(w *world) {
 	step := len(h.names)
 	var b strings.Builder
 	w.root.dump("", &b, false)
@@ -75,7 +75,7 @@ func (h *history) note(w *world) {
 }
 
 // replaced records that a rename under way publishes a file's contents with it.
-func (h *history) replaced(n *node) {
+func (h *states) replaced(n *node) {
 	if f := h.files[n.ino]; f != nil {
 		f.published = append(f.published, published{step: len(h.names)})
 	}
@@ -83,7 +83,7 @@ func (h *history) replaced(n *node) {
 
 // acknowledge records that a barrier returned, after the last step, for the
 // namespace and these files.
-func (h *history) acknowledge(files ...*node) {
+func (h *states) acknowledge(files ...*node) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.now.acks++
@@ -114,7 +114,7 @@ func (f *fileHistory) allows(s []byte, step int, m moment) bool {
 }
 
 // wrong compares what came back with what may; "" is as it should be.
-func (h *history) wrong(r *rig, m moment) string {
+func (h *states) wrong(r *rig, m moment) string {
 	sums := map[tree.Ino][]byte{}
 	var b strings.Builder
 	r.dumpNode("", tree.RootIno, &b, func(ino tree.Ino, data []byte) { sums[ino] = sum(data) })
@@ -143,7 +143,7 @@ func (h *history) wrong(r *rig, m moment) string {
 
 // crashes collects power cuts while a history runs.
 type crashes struct {
-	h    *history
+	h    *states
 	disk *disk.Mem
 
 	mu     sync.Mutex
@@ -195,7 +195,7 @@ func (c *crashes) check(t *testing.T, what string) {
 	}
 }
 
-func (h *history) checkImage(t *testing.T, img image, thorough bool) string {
+func (h *states) checkImage(t *testing.T, img image, thorough bool) string {
 	r := &rig{t: t, ctx: t.Context(), disk: img.disk, log: quiet}
 	if err := r.tryOpen(); err != nil {
 		return fmt.Sprintf("cannot be opened: %v", err)
@@ -320,7 +320,7 @@ func spread(t *testing.T, n int, f func(t *testing.T, i int)) {
 
 func crashOnce(t *testing.T, seed uint64) (cuts int64) {
 	rng := rand.New(rand.NewPCG(seed, 2))
-	h := newHistory()
+	h := newStates()
 	c := &crashes{h: h, disk: emptyDisk(t), rng: rng, keeps: rarely}
 	r := openRig(t, c.disk, c.before)
 	defer func() { r.close(false) }()
@@ -356,7 +356,7 @@ func rarely(op disk.Op, rng *rand.Rand) []float64 {
 }
 
 // barrier makes things durable now and then, and notes what that promises.
-func (w *world) barrier(t *testing.T, h *history) {
+func (w *world) barrier(t *testing.T, h *states) {
 	switch w.rng.IntN(14) {
 	case 0:
 		must(t, w.tree.Sync(t.Context()))

@@ -53,6 +53,7 @@ type rig struct {
 	files *content.Files
 	store *store.Dir
 	db    *index.DB
+	sys   *linksys.System
 	held  []tree.Ino
 }
 
@@ -127,6 +128,7 @@ func (r *rig) tryOpen() (err error) {
 	}
 	parts = append(parts, func() { r.store.Close() })
 	sys := linksys.New(r.store, linksys.Options{})
+	r.sys = sys
 	parts = append(parts, func() { sys.Close() })
 	if r.files, err = r.contents(sub[2], sys); err != nil {
 		return err
