@@ -13,32 +13,23 @@ import (
 	"cafs/mount/daemon"
 )
 
-// As /sbin/mount.fuse.cafs and /sbin/umount.fuse.cafs, by a link to it, the
-// program is what mount(8) and umount(8) run for the type fuse.cafs, in
-// /etc/fstab and by hand; doc/fstab.md. Their command lines are
+// As /sbin/mount.fuse.cafs, a link to it, the program is what mount(8) runs for
+// the type fuse.cafs, in /etc/fstab and by hand; doc/fstab.md. The command line is
 //
-//	mount.fuse.cafs  REPO DIR [-fnsv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]
-//	umount.fuse.cafs DIR [-flnrv] [-N NAMESPACE] [-t TYPE]
+//	mount.fuse.cafs REPO DIR [-fnsv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]
 //
-// and they expect the exit codes of mount(8).
+// and the exit codes are those of mount(8). There is none for umount(8), which
+// looks for umount.fuse, whatever the subtype.
 const (
 	helperUsage  = 1
 	helperFailed = 32
 )
 
-// helper is the function for the name the program was called by; nil for cafs.
-func helper(name string) func(context.Context, []string) error {
-	switch name = filepath.Base(name); {
-	case strings.HasPrefix(name, "mount."):
-		return helpMount
-	case strings.HasPrefix(name, "umount."):
-		return helpUmount
-	}
-	return nil
-}
+// isHelper tells whether the program was called as a helper, by its name.
+func isHelper(name string) bool { return strings.HasPrefix(filepath.Base(name), "mount.") }
 
-func runHelper(ctx context.Context, run func(context.Context, []string) error, args []string) int {
-	err := run(ctx, args)
+func runHelper(ctx context.Context, args []string) int {
+	err := helpMount(ctx, args)
 	var usage *usageErr
 	switch report(os.Stderr, err); {
 	case err == nil:
@@ -124,17 +115,20 @@ var kernelFlags = map[string]struct{ set, not uintptr }{
 	"dirsync": {set: unix.MS_DIRSYNC}, "nosymfollow": {set: unix.MS_NOSYMFOLLOW}, "symfollow": {not: unix.MS_NOSYMFOLLOW},
 }
 
-// helperIgnored are options for mount(8) itself, or about times of access, which
-// cafs does not move.
+// helperIgnored are options for mount(8) itself, about times of access, which
+// cafs does not move, or from the mount table, where mount(8) takes them from to
+// remount.
 var helperIgnored = map[string]bool{
 	"": true, "defaults": true, "auto": true, "noauto": true, "user": true, "users": true, "nouser": true, "owner": true,
 	"group": true, "nofail": true, "_netdev": true, "default_permissions": true, "nomand": true, "loud": true, "silent": true,
 	"atime": true, "noatime": true, "diratime": true, "nodiratime": true, "relatime": true, "norelatime": true,
 	"strictatime": true, "nostrictatime": true, "lazytime": true, "nolazytime": true,
+	"comment=": true, "user_id=": true, "group_id=": true, "max_read=": true,
 }
 
 // parseOptions refuses what it does not know, unless sloppy. The last word
-// counts, as everywhere in fstab(5).
+// counts, as everywhere in fstab(5). mount(8) keeps "suid" and "dev" to itself
+// where nothing implies the opposite, so they have names of our own as well.
 func parseOptions(options []string, sloppy bool) (m helperMount, err error) {
 	for _, o := range options {
 		name, value, hasValue := strings.Cut(o, "=")
@@ -143,13 +137,13 @@ func parseOptions(options []string, sloppy bool) (m helperMount, err error) {
 			continue
 		}
 		switch {
-		case helperIgnored[o] || strings.HasPrefix(o, "x-") || name == "comment":
+		case helperIgnored[o] || strings.HasPrefix(o, "x-") || helperIgnored[name+"="]:
 		case o == "remount":
 			m.remount = true
-		case o == "suid" || o == "nosuid":
-			m.suid = o == "suid"
-		case o == "dev" || o == "nodev":
-			m.dev = o == "dev"
+		case o == "allow_suid" || o == "suid" || o == "nosuid":
+			m.suid = o != "nosuid"
+		case o == "allow_dev" || o == "dev" || o == "nodev":
+			m.dev = o != "nodev"
 		case o == "allow_other" || o == "verbose":
 			m.flags = append(m.flags, "--"+strings.ReplaceAll(o, "_", "-"))
 		case hasValue && (name == "profile" || name == "dirty_limit" || name == "commit_interval"):
@@ -173,7 +167,7 @@ func helpMount(ctx context.Context, args []string) error {
 		return err
 	}
 	if len(l.args) != 2 {
-		return usagef("usage: mount.fuse.cafs REPO DIR [-o OPTIONS]")
+		return usagef("usage: mount.fuse.cafs REPO DIR [-fnsv] [-o OPTIONS]")
 	}
 	m, err := parseOptions(l.options, l.flags['s'])
 	if err != nil || l.flags['f'] {
@@ -211,15 +205,4 @@ func (m helperMount) apply(dir string) error {
 		return fmt.Errorf("remount %s: %w", dir, err)
 	}
 	return nil
-}
-
-func helpUmount(ctx context.Context, args []string) error {
-	l, err := parseHelper(args)
-	if err != nil {
-		return err
-	}
-	if len(l.args) != 1 {
-		return usagef("usage: umount.fuse.cafs DIR [-fl]")
-	}
-	return runUmount(ctx, umountOptions{dir: l.args[0], lazy: l.flags['l'], force: l.flags['f']})
 }

@@ -13,13 +13,14 @@ func TestHelperOptions(t *testing.T) {
 		"rw,noauto,user,nofail,x-systemd.a=b": "[] 0 1",
 		"ro,noexec,exec":                      "[] 1 8",
 		"ro,rw,sync":                          "[] 10 1",
-		"allow_other,suid,dev":                "[--allow-other --allow-suid --allow-dev] 0 0",
+		"allow_other,suid,allow_dev":          "[--allow-other --allow-suid --allow-dev] 0 0",
 		"suid,dev,nosuid":                     "[--allow-dev] 0 0",
 		`profile=unixfs-v1-2025,dirty_limit=1GiB,commit_interval=1s`: "[--profile unixfs-v1-2025 --dirty-limit 1GiB --commit-interval 1s] 0 0",
 		`comment=a\,b,relatime`:  "[] 0 0",
 		`comment="a,b",relatime`: "[] 0 0",
-		"nosuch":                 `mount option "nosuch" is unknown; see doc/fstab.md`,
-		"ro=1":                   `mount option "ro=1" is unknown; see doc/fstab.md`,
+		"rw,nosuid,nodev,relatime,user_id=0,group_id=0,default_permissions,allow_other,max_read=1048576,remount,ro": "[--allow-other] 1 0",
+		"nosuch": `mount option "nosuch" is unknown; see doc/fstab.md`,
+		"ro=1":   `mount option "ro=1" is unknown; see doc/fstab.md`,
 	} {
 		m, err := parseOptions(splitOptions(in), false)
 		got := fmt.Sprintf("%v %x %x", m.flags, m.set, m.not)
