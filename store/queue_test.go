@@ -11,6 +11,8 @@ import (
 	"cafs/store"
 	"cafs/store/disk"
 	"cafs/store/storetest"
+
+	"github.com/ipfs/go-cid"
 )
 
 // TestGroup: who comes while a run is under way is served by a run that began
@@ -124,5 +126,48 @@ func TestDirectRefused(t *testing.T) {
 		if err := d.Close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestFlushPassesBulk: a flush of one block does not wait for the bulk lane.
+func TestFlushPassesBulk(t *testing.T) {
+	ctx := context.Background()
+	release := make(chan struct{})
+	var once sync.Once
+	blocked := make(chan struct{})
+	fs := disk.NewFault(disk.NewMem(), func(op disk.Op) error {
+		if op.Kind == disk.OpSyncFS { // the bulk lane's way of flushing small blocks
+			once.Do(func() { close(blocked) })
+			<-release
+		}
+		return nil
+	})
+	d, err := store.Open(fs, store.Options{CreateIfMissing: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(500) {
+		c, b := storetest.Block(i, 10)
+		mustPut(t, d, c, b)
+	}
+	bulk := make(chan error, 1)
+	go func() { bulk <- d.Sync(ctx) }()
+	<-blocked
+	c, b := storetest.Block(1000, 10)
+	mustPut(t, d, c, b)
+	if err := d.Flush(ctx, []cid.Cid{c}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-bulk:
+		t.Fatalf("the bulk lane was not blocked: %v", err)
+	default:
+	}
+	close(release)
+	if err := <-bulk; err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
