@@ -26,7 +26,7 @@ type folders struct {
 	// durable yet. syncMu is held while they are flushed, so that a barrier
 	// that finds none left knows that the flush is over.
 	syncMu  sync.Mutex
-	mkMu    sync.Mutex // above parents
+	mkMu    sync.Mutex
 	parents map[string]struct{}
 }
 
@@ -91,22 +91,28 @@ func (f *folders) evict() {
 	}
 }
 
+// mkdir makes a folder and those above it. The lock makes that and the note in
+// parents one step: whoever finds the folder also finds the note, or waits for
+// the one that took it.
 func (f *folders) mkdir(name string) error {
+	f.mkMu.Lock()
+	defer f.mkMu.Unlock()
+	return f.mkdirLocked(name)
+}
+
+func (f *folders) mkdirLocked(name string) error {
 	parent := path.Dir(name)
+	f.parents[parent] = struct{}{}
 	err := f.root.Mkdir(name, dirPerm)
 	if notExist(err) && parent != "." {
-		if err = f.mkdir(parent); err == nil {
+		if err = f.mkdirLocked(parent); err == nil {
 			err = f.root.Mkdir(name, dirPerm)
 		}
 	}
-	if err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
+	if errors.Is(err, fs.ErrExist) {
+		return nil
 	}
-	// Also when it exists: whoever made it may not have come here yet.
-	f.mkMu.Lock()
-	f.parents[parent] = struct{}{}
-	f.mkMu.Unlock()
-	return nil
+	return err
 }
 
 // syncParents makes the names of all folders made so far durable.

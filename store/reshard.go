@@ -50,6 +50,10 @@ func reshard(ctx context.Context, root disk.FS, fn shard.Func, progress func(mov
 	if err := writeSmall(root, shardingName, betweenPrefix+"to "+fn.String()+"\n", filePerm); err != nil {
 		return err
 	}
+	// What an interrupted run made is found from here on, so it must be durable.
+	if err := root.SyncFS(); err != nil {
+		return err
+	}
 	m := mover{ctx: ctx, root: root, fn: fn, progress: progress}
 	m.folders.init(root)
 	defer m.folders.close()
