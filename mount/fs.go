@@ -7,6 +7,7 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
+	"cafs/mount/transport"
 	"cafs/mount/tree"
 )
 
@@ -24,7 +25,7 @@ type fileSystem struct {
 	journal journal
 	// noOpendir: the kernel can do without OPENDIR (Linux 5.1).
 	noOpendir atomic.Bool
-	server    atomic.Pointer[fuse.Server] // set by Init
+	conn      *transport.Conn // set by start
 }
 
 func newFileSystem(o Options) *fileSystem {
@@ -42,10 +43,11 @@ func newFileSystem(o Options) *fileSystem {
 
 func (f *fileSystem) String() string { return subtype }
 
-// Init is called when the kernel and go-fuse have agreed, before any request.
-func (f *fileSystem) Init(s *fuse.Server) {
-	f.server.Store(s)
-	f.noOpendir.Store(s.KernelSettings().Flags64()&fuse.CAP_NO_OPENDIR_SUPPORT != 0)
+// start is called when the kernel and the protocol server have agreed, before
+// any request.
+func (f *fileSystem) start(c *transport.Conn) {
+	f.conn = c
+	f.noOpendir.Store(c.Settings().Flags64()&fuse.CAP_NO_OPENDIR_SUPPORT != 0)
 }
 
 // close is called after the last request.

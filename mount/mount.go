@@ -32,6 +32,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"cafs/linksys"
+	"cafs/mount/transport"
 	"cafs/mount/tree"
 )
 
@@ -63,7 +64,7 @@ type Server struct {
 	dir    string // absolute
 	direct bool   // mounted by mount(2), not by fusermount3
 	fs     *fileSystem
-	fuse   *fuse.Server
+	conn   *transport.Conn
 	done   chan struct{} // closed when the device has ended
 }
 
@@ -90,15 +91,15 @@ func Mount(ctx context.Context, o Options) (*Server, error) {
 	}
 	s := &Server{opts: o, dir: dir, direct: direct, done: make(chan struct{})}
 	s.fs = newFileSystem(o)
-	// go-fuse takes a device that is mounted already as this path, and owns it
-	// from here on.
-	s.fuse, err = fuse.NewServer(s.fs, fmt.Sprintf("/dev/fd/%d", fd), p.fuseOptions(s.fs))
+	s.conn, err = transport.New(fd, fuse.NewProtocolServer(s.fs, p.fuseOptions(s.fs)),
+		transport.Options{MaxWrite: maxWrite, MaxInflight: maxRequests, Logger: o.Logger})
 	if err != nil {
 		detach(dir, direct, false)
 		return nil, fmt.Errorf("mount: %s: %w", dir, err)
 	}
+	s.fs.start(s.conn)
 	go func() {
-		s.fuse.Serve()
+		s.conn.Serve()
 		s.fs.close()
 		close(s.done)
 	}()

@@ -17,7 +17,7 @@ import (
 
 // NotifyEntry tells that name in parent appeared, vanished or became something else.
 func (s *Server) NotifyEntry(parent tree.Ino, name string) error {
-	if err := s.told(s.fuse.EntryNotify(uint64(parent), name)); err != nil {
+	if err := s.told(s.conn.EntryNotify(uint64(parent), name)); err != nil {
 		return err
 	}
 	return s.NotifyContent(parent) // its listing and its times
@@ -26,13 +26,13 @@ func (s *Server) NotifyEntry(parent tree.Ino, name string) error {
 // NotifyAttr tells that the attributes of ino changed, the size perhaps, but
 // not the bytes.
 func (s *Server) NotifyAttr(ino tree.Ino) error {
-	return s.told(s.fuse.InodeNotify(uint64(ino), -1, 0))
+	return s.told(s.conn.InodeNotify(uint64(ino), -1, 0))
 }
 
 // NotifyContent tells that a file's bytes, a directory's entries or a link's
 // target changed, and the attributes with them.
 func (s *Server) NotifyContent(ino tree.Ino) error {
-	return s.told(s.fuse.InodeNotify(uint64(ino), 0, 0))
+	return s.told(s.conn.InodeNotify(uint64(ino), 0, 0))
 }
 
 // told makes an error of the kernel's answer. That it does not know the inode
@@ -71,5 +71,5 @@ func (s *Server) Changed(ino tree.Ino) {
 // pages of a listing only while it copies from or to them, never during a
 // request, unlike those of a file.
 func (f *fileSystem) notifyListing(id uint64) {
-	f.server.Load().InodeNotify(id, 0, 0)
+	f.conn.InodeNotify(id, 0, 0)
 }

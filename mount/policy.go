@@ -29,9 +29,9 @@ const (
 	// maxBackground bounds the reads ahead the kernel has under way at a time;
 	// with the reads a program waits for they are the response buffers.
 	maxBackground = 32
-	// maxRequestBytes bounds the memory of requests being served, 1 MiB each
-	// for WRITE. Writers that are held back sit on theirs.
-	maxRequestBytes = 128 << 20
+	// maxRequests bounds the requests being served, and so their memory: 1 MiB
+	// each. Writers that are held back sit on theirs.
+	maxRequests = 128
 )
 
 // policy is what is asked of the kernel at mount time.
@@ -107,11 +107,10 @@ func (p policy) source() string {
 //   - passthrough: bytes nobody verified, and no news of what was written.
 func (p policy) fuseOptions(f *fileSystem) *fuse.MountOptions {
 	return &fuse.MountOptions{
-		Name:                    subtype,
-		FsName:                  p.source(),
-		MaxWrite:                maxWrite,
-		MaxBackground:           maxBackground,
-		MaxInflightRequestBytes: maxRequestBytes,
+		Name:          subtype,
+		FsName:        p.source(),
+		MaxWrite:      maxWrite,
+		MaxBackground: maxBackground,
 		// Pages stay cached over changes of mtime, which are ours; else each
 		// write would throw away what was just written.
 		ExplicitDataCacheControl: true,
