@@ -20,13 +20,16 @@ type null struct {
 
 type nullNode struct {
 	attr  fuse.Attr
-	data  []byte
+	data  [][]byte // by nullChunk, each as long as it has to be
 	names map[string]uint64
 	order []string // as made; "" where removed
 	at    map[string]int
 }
 
-const nullKeep = 24 * time.Hour
+const (
+	nullKeep  = 24 * time.Hour
+	nullChunk = 1 << 20 // what a message carries at most, aligned as the kernel does
+)
 
 func newNull() *null {
 	n := &null{RawFileSystem: fuse.NewDefaultRawFileSystem(), nodes: map[uint64]*nullNode{}, last: 1}
@@ -107,12 +110,43 @@ func (n *null) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut)
 }
 
 func (d *nullNode) resize(size int64) {
-	if size <= int64(len(d.data)) {
-		d.data = d.data[:size]
-	} else {
-		d.data = append(d.data, make([]byte, size-int64(len(d.data)))...)
+	for i := range d.data {
+		d.data[i] = d.data[i][:max(0, min(size-int64(i)*nullChunk, int64(len(d.data[i]))))]
 	}
 	d.attr.Size, d.attr.Blocks = uint64(size), uint64(size+511)/512
+}
+
+// put writes p, which lies in one chunk.
+func (d *nullNode) put(p []byte, off uint64) {
+	i, in := int(off/nullChunk), int(off%nullChunk)
+	for len(d.data) <= i {
+		d.data = append(d.data, nil)
+	}
+	if end := in + len(p); end > len(d.data[i]) {
+		d.data[i] = append(d.data[i], make([]byte, end-len(d.data[i]))...)
+	}
+	copy(d.data[i][in:], p)
+	if end := off + uint64(len(p)); end > d.attr.Size {
+		d.attr.Size, d.attr.Blocks = end, (end+511)/512
+	}
+	d.touch()
+}
+
+// get reads n bytes, without a copy where they lie in one chunk.
+func (d *nullNode) get(off, n uint64) []byte {
+	n = min(n, d.attr.Size-min(off, d.attr.Size))
+	if i, in := int(off/nullChunk), off%nullChunk; i < len(d.data) && in+n <= uint64(len(d.data[i])) {
+		return d.data[i][in : in+n]
+	}
+	p := make([]byte, n)
+	for done := uint64(0); done < n; {
+		i, in := int((off+done)/nullChunk), (off+done)%nullChunk
+		if i < len(d.data) && in < uint64(len(d.data[i])) {
+			copy(p[done:], d.data[i][in:])
+		}
+		done += nullChunk - in
+	}
+	return p
 }
 
 func (n *null) make(parent uint64, name string, mode uint32, data string, out *fuse.EntryOut) fuse.Status {
@@ -120,7 +154,7 @@ func (n *null) make(parent uint64, name string, mode uint32, data string, out *f
 	defer n.mu.Unlock()
 	n.last++
 	d := newNode(n.last, mode)
-	d.data, d.attr.Size = []byte(data), uint64(len(data))
+	d.put([]byte(data), 0)
 	n.nodes[n.last] = d
 	n.nodes[parent].set(name, n.last)
 	return n.entry(d, out)
@@ -145,7 +179,7 @@ func (n *null) Symlink(_ <-chan struct{}, h *fuse.InHeader, target, name string,
 func (n *null) Readlink(_ <-chan struct{}, h *fuse.InHeader) ([]byte, fuse.Status) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.nodes[h.NodeId].data, fuse.OK
+	return n.nodes[h.NodeId].get(0, nullChunk), fuse.OK
 }
 
 func (n *null) Unlink(_ <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
@@ -205,20 +239,19 @@ func (n *null) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut) 
 func (n *null) Read(_ <-chan struct{}, in *fuse.ReadIn, _ []byte) (fuse.ReadResult, fuse.Status) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	data := n.nodes[in.NodeId].data
-	off := min(in.Offset, uint64(len(data)))
-	return fuse.ReadResultData(data[off:min(off+uint64(in.Size), uint64(len(data)))]), fuse.OK
+	return fuse.ReadResultData(n.nodes[in.NodeId].get(in.Offset, uint64(in.Size))), fuse.OK
 }
 
 func (n *null) Write(_ <-chan struct{}, in *fuse.WriteIn, p []byte) (uint32, fuse.Status) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	d := n.nodes[in.NodeId]
-	if end := int64(in.Offset) + int64(len(p)); end > int64(len(d.data)) {
-		d.resize(end)
+	for done := 0; done < len(p); { // direct writes need not be aligned
+		off := in.Offset + uint64(done)
+		k := min(len(p)-done, int(nullChunk-off%nullChunk))
+		d.put(p[done:done+k], off)
+		done += k
 	}
-	copy(d.data[in.Offset:], p)
-	d.touch()
 	return uint32(len(p)), fuse.OK
 }
 
