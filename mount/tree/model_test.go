@@ -224,14 +224,7 @@ func (w *world) step() error {
 		to, toName := w.pick(index.Dir), w.name()
 		flags := []tree.RenameFlags{0, 0, 0, tree.RenameNoReplace, tree.RenameExchange}[w.rng.IntN(5)]
 		what = fmt.Sprintf("rename %d/%s -> %d/%s flags %d", d.ino, name, to.ino, toName, flags)
-		src, replaced := d.entries[name], to.entries[toName]
-		want, got = d.rename(name, to, toName, flags), w.tree.Rename(w.ctx, d.ino, name, to.ino, toName, flags)
-		if want == nil && replaced != nil && src != replaced {
-			w.published(src)
-			if flags == tree.RenameExchange {
-				w.published(replaced)
-			}
-		}
+		want, got = w.rename(d, name, to, toName, flags)
 	case k < 90:
 		what, got = w.change(w.pick(index.File))
 	default:
@@ -263,6 +256,18 @@ func (w *world) create(d *node, name string, kind index.Kind) (want, got error) 
 	return nil, got
 }
 
+func (w *world) rename(d *node, name string, to *node, toName string, flags tree.RenameFlags) (want, got error) {
+	src, replaced := d.entries[name], to.entries[toName]
+	want, got = d.rename(name, to, toName, flags), w.tree.Rename(w.ctx, d.ino, name, to.ino, toName, flags)
+	if want == nil && replaced != nil && src != replaced {
+		w.published(src)
+		if flags == tree.RenameExchange {
+			w.published(replaced)
+		}
+	}
+	return want, got
+}
+
 func (w *world) link(n, d *node, name string) (want, got error) {
 	a, got := w.tree.Link(n.ino, d.ino, name)
 	w.release(a, got)
@@ -292,47 +297,82 @@ func (w *world) change(n *node) (string, error) {
 	if n == nil {
 		return "", nil
 	}
-	size := int64(w.rng.IntN(3 * chunk))
-	switch w.rng.IntN(5) {
+	at := int64(w.rng.IntN(3 * chunk))
+	switch w.rng.IntN(7) {
+	case 2:
+		return fmt.Sprintf("allocate %d to %d", n.ino, at+1), w.allocate(n, at+1)
+	case 3:
+		return fmt.Sprintf("punch %d bytes of %d at %d", chunk, n.ino, at), w.punch(n, at, chunk)
 	case 0:
-		if size < int64(len(n.data)) {
-			n.data = n.data[:size:size]
-		} else {
-			n.data = append(n.data, make([]byte, size-int64(len(n.data)))...)
-		}
-		_, err := w.tree.Setattr(w.ctx, n.ino, tree.SetAttr{Mask: tree.SetSize, Size: size})
-		return fmt.Sprintf("truncate %d to %d", n.ino, size), err
+		return fmt.Sprintf("truncate %d to %d", n.ino, at), w.truncate(n, at)
 	case 1:
 		_, err := w.tree.Seal(w.ctx, n.ino)
 		return fmt.Sprintf("seal %d", n.ino), err
 	}
-	p := make([]byte, 1+w.rng.IntN(chunk+chunk/2))
+	size := 1 + w.rng.IntN(chunk+chunk/2)
+	return fmt.Sprintf("write %d bytes to %d at %d", size, n.ino, at), w.write(n, at, size)
+}
+
+// resize changes the model's contents; they may not be changed in place, as
+// they are compared with later.
+func (n *node) resize(size int64) {
+	data := make([]byte, size)
+	copy(data, n.data)
+	n.data = data
+}
+
+func (w *world) truncate(n *node, size int64) error {
+	n.resize(size)
+	_, err := w.tree.Setattr(w.ctx, n.ino, tree.SetAttr{Mask: tree.SetSize, Size: size})
+	return err
+}
+
+func (w *world) write(n *node, off int64, size int) error {
+	p := make([]byte, size)
 	for i := range p {
 		p[i] = byte(w.rng.IntN(3))
 	}
-	if end := int(size) + len(p); end > len(n.data) {
-		n.data = append(n.data, make([]byte, end-len(n.data))...)
-	} else {
-		n.data = slices.Clone(n.data)
+	n.resize(max(off+int64(size), int64(len(n.data))))
+	copy(n.data[off:], p)
+	_, err := w.tree.Write(w.ctx, n.ino, p, off, false)
+	return err
+}
+
+func (w *world) allocate(n *node, end int64) error {
+	n.resize(max(end, int64(len(n.data))))
+	return w.tree.Fallocate(w.ctx, n.ino, 0, 0, end)
+}
+
+func (w *world) punch(n *node, off, size int64) error {
+	n.resize(int64(len(n.data)))
+	if off < int64(len(n.data)) {
+		clear(n.data[off:min(off+size, int64(len(n.data)))])
 	}
-	copy(n.data[size:], p)
-	_, err := w.tree.Write(w.ctx, n.ino, p, size, false)
-	return fmt.Sprintf("write %d bytes to %d at %d", len(p), n.ino, size), err
+	const punch = 0x02 | 0x01 // FALLOC_FL_PUNCH_HOLE|KEEP_SIZE
+	return w.tree.Fallocate(w.ctx, n.ino, punch, off, size)
 }
 
 func (w *world) attributes(n *node) error {
 	if w.rng.IntN(2) == 0 && n.kind != index.Symlink {
-		n.perm = uint16(w.rng.IntN(0o1000))
-		_, err := w.tree.Setattr(w.ctx, n.ino, tree.SetAttr{Mask: tree.SetPerm, Perm: n.perm})
-		return err
+		return w.chmod(n, uint16(w.rng.IntN(0o1000)))
 	}
 	key := fmt.Sprintf("user.k%d", w.rng.IntN(3))
 	if _, ok := n.xattrs[key]; ok {
 		delete(n.xattrs, key)
 		return w.tree.Removexattr(n.ino, key)
 	}
-	n.xattrs[key] = fmt.Sprint(w.rng.IntN(1000))
-	return w.tree.Setxattr(n.ino, key, []byte(n.xattrs[key]), 0, false)
+	return w.setxattr(n, key, fmt.Sprint(w.rng.IntN(1000)))
+}
+
+func (w *world) chmod(n *node, perm uint16) error {
+	n.perm = perm
+	_, err := w.tree.Setattr(w.ctx, n.ino, tree.SetAttr{Mask: tree.SetPerm, Perm: perm})
+	return err
+}
+
+func (w *world) setxattr(n *node, key, value string) error {
+	n.xattrs[key] = value
+	return w.tree.Setxattr(n.ino, key, []byte(value), 0, false)
 }
 
 func errno(err error) syscall.Errno {
