@@ -97,7 +97,7 @@ func (t *Tree) publishIno(ctx context.Context, ino Ino) error {
 // publish enters the contents of pinned inodes, in ascending order, into the
 // index: the bytes first, then a batch per inode (DESIGN 5a, O1). Inodes whose
 // contents are published already cost nothing.
-func (t *Tree) publish(ctx context.Context, inline int, nodes ...*inode) error {
+func (t *Tree) publish(ctx context.Context, inline int, nodes ...*inode) (first error) {
 	type pending struct {
 		n   *inode
 		cut *content.Cut
@@ -115,19 +115,17 @@ func (t *Tree) publish(ctx context.Context, inline int, nodes ...*inode) error {
 		}
 		n.publish.Lock()
 		cut, err := t.cut(n)
+		first = errors.Join(first, err)
 		if cut == nil {
 			n.publish.Unlock()
-			if err != nil {
-				return err
-			}
 			continue
 		}
 		work, cuts = append(work, pending{n, cut}), append(cuts, cut)
 	}
 	if len(work) == 0 {
-		return nil
+		return first
 	}
-	first := t.content.Stage(ctx, inline, cuts...)
+	first = errors.Join(first, t.content.Stage(ctx, inline, cuts...))
 	for _, w := range work {
 		// One file that cannot be written out does not hold up the others.
 		if w.cut.Err() != nil {
@@ -135,9 +133,7 @@ func (t *Tree) publish(ctx context.Context, inline int, nodes ...*inode) error {
 			continue
 		}
 		w.n.mu.Lock()
-		if err := t.commitCut(w.n, w.cut); err != nil && first == nil {
-			first = err
-		}
+		first = errors.Join(first, t.commitCut(w.n, w.cut))
 		w.n.mu.Unlock()
 	}
 	return first
