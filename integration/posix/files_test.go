@@ -1,0 +1,301 @@
+package posix_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cafs/integration/harness"
+)
+
+// must is for calls that are not what a test is about.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// want compares the error of a call.
+func want(t testing.TB, what string, got, want error) {
+	t.Helper()
+	if !errors.Is(got, want) {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+func open(t testing.TB, path string, flags int) int {
+	t.Helper()
+	fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0o644)
+	must(t, err)
+	t.Cleanup(func() { unix.Close(fd) }) // again, mostly: EBADF
+	return fd
+}
+
+func stat(t testing.TB, path string) (st unix.Stat_t) {
+	t.Helper()
+	must(t, unix.Lstat(path, &st))
+	return st
+}
+
+func content(t testing.TB, path string, want []byte) {
+	t.Helper()
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%s: %d bytes %.20q, %v; want %d bytes %.20q", path, len(got), got, err, len(want), want)
+	}
+}
+
+// second is the error of a call with a result that does not matter.
+func second[T any](_ T, err error) error { return err }
+
+// setup mounts for everybody, as root does.
+func setup(t *testing.T) *harness.Mount {
+	harness.NeedRoot(t)
+	return harness.New(t, harness.Options{Args: []string{"--allow-other", "--allow-suid", "--allow-dev"}})
+}
+
+// TestNameless: a file made with O_TMPFILE can be given a name once it has its
+// content, not with O_EXCL, and is gone without.
+func TestNameless(t *testing.T) {
+	m := setup(t)
+	data := bytes.Repeat([]byte("nameless"), 300_000)
+	fd := open(t, m.Dir, unix.O_TMPFILE|unix.O_RDWR)
+	must(t, second(unix.Pwrite(fd, data, 0)))
+	must(t, unix.Fchmod(fd, 0o751))
+	must(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, m.Path("named"), unix.AT_SYMLINK_FOLLOW))
+	must(t, second(unix.Pwrite(fd, []byte("N"), 0)))
+	must(t, unix.Fsync(fd))
+	data[0] = 'N'
+	excl := open(t, m.Dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_EXCL)
+	want(t, "naming an O_EXCL one", unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", excl), unix.AT_FDCWD, m.Path("no"), unix.AT_SYMLINK_FOLLOW), unix.ENOENT)
+	unix.Close(fd)
+	unix.Close(excl)
+	for range 2 {
+		content(t, m.Path("named"), data)
+		if st := stat(t, m.Path("named")); st.Nlink != 1 || st.Mode != unix.S_IFREG|0o751 {
+			t.Errorf("%d links, mode %o", st.Nlink, st.Mode)
+		}
+		if list, err := os.ReadDir(m.Dir); err != nil || len(list) != 1 {
+			t.Errorf("%v, %v", list, err)
+		}
+		m.Remount()
+	}
+}
+
+// TestUnlinkedOpen: a file without names works through its descriptor, data and
+// attributes, and cannot be named again.
+func TestUnlinkedOpen(t *testing.T) {
+	m := setup(t)
+	fd := open(t, m.Path("f"), unix.O_RDWR|unix.O_CREAT)
+	must(t, unix.Unlink(m.Path("f")))
+	must(t, second(unix.Pwrite(fd, []byte("content"), 1<<20)))
+	harness.DropCaches()
+	must(t, unix.Ftruncate(fd, 1<<20+3))
+	must(t, unix.Fchmod(fd, 0o600))
+	must(t, unix.Fchown(fd, 7, 8))
+	must(t, unix.Fsetxattr(fd, "user.x", []byte("y"), 0))
+	must(t, unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE|unix.FALLOC_FL_PUNCH_HOLE, 1<<20, 1))
+	must(t, unix.Fsync(fd))
+	var st unix.Stat_t
+	must(t, unix.Fstat(fd, &st))
+	if st.Nlink != 0 || st.Size != 1<<20+3 || st.Mode != unix.S_IFREG|0o600 || st.Uid != 7 {
+		t.Errorf("%d links, %d bytes, mode %o, owner %d", st.Nlink, st.Size, st.Mode, st.Uid)
+	}
+	b := make([]byte, 10)
+	if n, err := unix.Pread(fd, b, 1<<20); err != nil || string(b[:n]) != "\x00on" {
+		t.Errorf("%q, %v", b[:n], err)
+	}
+	err := unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, m.Path("g"), unix.AT_SYMLINK_FOLLOW)
+	want(t, "naming it again", err, unix.ENOENT)
+}
+
+// TestDirect: O_DIRECT and cached reads and writes see one another.
+func TestDirect(t *testing.T) {
+	m := setup(t)
+	direct := open(t, m.Path("f"), unix.O_RDWR|unix.O_CREAT|unix.O_DIRECT)
+	cached := open(t, m.Path("f"), unix.O_RDWR)
+	block, err := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE) // aligned
+	must(t, err)
+	model := make([]byte, 1<<20)
+	for i := range 40 {
+		off, n := int64(i*13%64)<<12, 4096*(1+i%7)
+		p := bytes.Repeat([]byte{byte(i + 1)}, n)
+		copy(model[off:], p)
+		if i%2 == 0 {
+			must(t, second(unix.Pwrite(direct, block[:copy(block, p)], off)))
+		} else {
+			must(t, second(unix.Pwrite(cached, p, off)))
+		}
+		for _, fd := range []int{direct, cached} {
+			k, err := unix.Pread(fd, block[:n], off)
+			if err != nil || !bytes.Equal(block[:k], p) {
+				t.Fatalf("write %d, read by %d: %d bytes, %v", i, fd, k, err)
+			}
+		}
+	}
+	st := stat(t, m.Path("f"))
+	content(t, m.Path("f"), model[:st.Size])
+}
+
+// TestNames: every byte but "/" and NUL is part of a name, and 255 of them fit.
+func TestNames(t *testing.T) {
+	m := setup(t)
+	made := map[string]bool{}
+	name := func(s string) {
+		made[s] = true
+		must(t, os.WriteFile(m.Path(s), []byte(s), 0o600))
+	}
+	for c := range 256 {
+		if c != 0 && c != '/' && c != '.' {
+			name(string([]byte{byte(c)}))
+			name("x" + strings.Repeat(string([]byte{byte(c)}), 254))
+		}
+	}
+	for _, s := range []string{"...", " ", "-rf", "a\nb", ".cafs ", strings.Repeat("é", 127), "\xff\xfe"} {
+		name(s)
+	}
+	want(t, "256 bytes", os.WriteFile(m.Path(strings.Repeat("n", 256)), nil, 0o600), unix.ENAMETOOLONG)
+	for range 2 {
+		list, err := os.ReadDir(m.Dir)
+		must(t, err)
+		if len(list) != len(made) {
+			t.Errorf("%d names, want %d", len(list), len(made))
+		}
+		for _, e := range list {
+			if !made[e.Name()] {
+				t.Errorf("%q was not made", e.Name())
+			}
+			content(t, filepath.Join(m.Dir, e.Name()), []byte(e.Name()))
+		}
+		m.Remount()
+	}
+	long := strings.Repeat("s/", 2047) + "t"
+	must(t, unix.Symlink(long, m.Path("link")))
+	want(t, "a target of 4096 bytes", unix.Symlink(long+"u", m.Path("longer")), unix.ENAMETOOLONG)
+	m.Remount()
+	if got, err := os.Readlink(m.Path("link")); err != nil || got != long {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+}
+
+// TestTimes: nanoseconds and the years ext4 has, kept over a remount; a time of
+// birth that does not move.
+func TestTimes(t *testing.T) {
+	m := setup(t)
+	must(t, os.WriteFile(m.Path("f"), nil, 0o600))
+	birth := func() unix.StatxTimestamp {
+		var sx unix.Statx_t
+		must(t, unix.Statx(unix.AT_FDCWD, m.Path("f"), 0, unix.STATX_BTIME, &sx))
+		if sx.Mask&unix.STATX_BTIME == 0 {
+			t.Error("no time of birth")
+		}
+		return sx.Btime
+	}
+	born := birth()
+	if d := time.Since(time.Unix(born.Sec, int64(born.Nsec))); d < -time.Second || d > time.Minute {
+		t.Errorf("born %v ago", d)
+	}
+	year := func(y int, ns int) unix.Timespec {
+		return unix.Timespec{Sec: time.Date(y, 12, 14, 0, 0, 0, 0, time.UTC).Unix(), Nsec: int64(ns)}
+	}
+	omit := unix.Timespec{Nsec: unix.UTIME_OMIT}
+	for _, y := range []int{1901, 1969, 1970, 2038, 2106, 2262, 2445} {
+		a, mt := year(y, 1), year(y, 999_999_999)
+		must(t, unix.UtimesNanoAt(unix.AT_FDCWD, m.Path("f"), []unix.Timespec{a, mt}, 0))
+		must(t, unix.UtimesNanoAt(unix.AT_FDCWD, m.Path("f"), []unix.Timespec{omit, omit}, 0))
+		for i := range 2 {
+			if st := stat(t, m.Path("f")); st.Atim != a || st.Mtim != mt {
+				t.Errorf("%d: %v %v, want %v %v", y, st.Atim, st.Mtim, a, mt)
+			}
+			if i == 0 && (y == 1901 || y == 2445) {
+				m.Remount()
+			}
+		}
+	}
+	if birth() != born {
+		t.Errorf("born %v, then %v", born, birth())
+	}
+}
+
+// TestXattrs: namespaces, limits and errors of xattr(7).
+func TestXattrs(t *testing.T) {
+	m := setup(t)
+	f := m.Path("f")
+	must(t, os.WriteFile(f, nil, 0o666))
+	must(t, unix.Chmod(f, 0o666))
+	must(t, unix.Symlink("f", m.Path("l")))
+	longest := "user." + strings.Repeat("n", 250)
+	big := bytes.Repeat([]byte("v"), 64<<10)
+	buf := make([]byte, 70<<10)
+	want(t, "a name of 256", unix.Setxattr(f, longest+"n", nil, 0), unix.ERANGE)
+	want(t, "a value of 64 KiB and 1", unix.Setxattr(f, "user.v", append(big, 0), 0), unix.E2BIG)
+	want(t, "an unknown namespace", unix.Setxattr(f, "nosuch.x", nil, 0), unix.EOPNOTSUPP)
+	want(t, "user. on a symlink", unix.Lsetxattr(m.Path("l"), "user.x", nil, 0), unix.EPERM)
+	must(t, unix.Setxattr(f, "trusted.t", []byte("trust"), 0))
+	must(t, unix.Lsetxattr(m.Path("l"), "trusted.t", []byte("trust"), 0))
+	must(t, unix.Setxattr(f, "security.s", []byte("secure"), 0))
+	harness.AsUser(harness.UserA, harness.UserA, nil, func() {
+		want(t, "trusted. for a user", second(unix.Getxattr(f, "trusted.t", buf)), unix.ENODATA)
+		want(t, "setting trusted. for a user", unix.Setxattr(f, "trusted.t", nil, 0), unix.EPERM)
+		want(t, "setting security. for a user", unix.Setxattr(f, "security.s", nil, 0), unix.EPERM)
+		want(t, "setting user.", unix.Setxattr(f, "user.u", nil, 0), nil)
+		if n, err := unix.Listxattr(f, buf); err != nil || strings.Contains(string(buf[:n]), "trusted") {
+			t.Errorf("list for a user: %q %v", buf[:n], err)
+		}
+	})
+	// ext4 has less room, so these may fail there.
+	for name, val := range map[string][]byte{longest: []byte("x"), "user.big": big, "user.empty": {}} {
+		if err := unix.Setxattr(f, name, val, 0); errors.Is(err, unix.ENOSPC) && harness.Plain() {
+			continue
+		} else {
+			must(t, err)
+		}
+		n, err := unix.Getxattr(f, name, nil)
+		if err != nil || n != len(val) {
+			t.Errorf("%.20s: %d bytes, %v", name, n, err)
+		}
+		if len(val) > 1 {
+			want(t, "a buffer too small", second(unix.Getxattr(f, name, buf[:len(val)-1])), unix.ERANGE)
+		}
+	}
+	if harness.Plain() {
+		return
+	}
+	m.Remount()
+	if n, err := unix.Getxattr(f, "user.big", buf); err != nil || !bytes.Equal(buf[:n], big) {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	full := false
+	for i := 0; i < 400 && !full; i++ {
+		err := unix.Setxattr(f, fmt.Sprintf("user.%0249d", i), nil, 0)
+		if full = errors.Is(err, unix.ENOSPC); !full {
+			must(t, err)
+		}
+	}
+	if n, err := unix.Listxattr(f, buf); err != nil || !full {
+		t.Errorf("a list that is too long: %d bytes, full %v, %v", n, full, err)
+	}
+}
+
+// TestStatfs: space is that of the volume of the repository.
+func TestStatfs(t *testing.T) {
+	m := setup(t)
+	var here, there unix.Statfs_t
+	must(t, unix.Statfs(m.Dir, &here))
+	must(t, unix.Statfs(filepath.Dir(m.Dir), &there))
+	near := func(a, b uint64) bool { return math.Abs(float64(a)-float64(b)) < 0.1*float64(b)+1e5 }
+	scale := uint64(there.Bsize) / 512
+	mine := uint64(here.Bsize) / 512
+	if !near(here.Blocks*mine, there.Blocks*scale) || !near(here.Bavail*mine, there.Bavail*scale) ||
+		!near(here.Files, there.Files) || here.Namelen != 255 || here.Bavail > here.Bfree || here.Bfree > here.Blocks {
+		t.Errorf("%+v\nbelow: %+v", here, there)
+	}
+}
