@@ -55,7 +55,10 @@ func (d *descent) run(ctx context.Context, todo []cid.Cid) error {
 }
 
 // DagSize is what a DAG takes in a store, each block counted once.
-type DagSize struct{ Blocks, Bytes int64 }
+type DagSize struct {
+	Blocks int64 `json:"blocks"`
+	Bytes  int64 `json:"bytes"`
+}
 
 // Measure counts the blocks of the DAG below root. Raw blocks are not read.
 // Blocks in identity CIDs do not count. Memory is 40 bytes for each block.

@@ -9,7 +9,6 @@ import (
 
 	"github.com/ipfs/go-cid"
 	unixfsnode "github.com/ipfs/go-unixfsnode"
-	"github.com/ipld/go-ipld-prime/codec/dagjson"
 	"github.com/ipld/go-ipld-prime/datamodel"
 	"github.com/ipld/go-ipld-prime/linking"
 	"github.com/ipld/go-ipld-prime/node/basicnode"
@@ -119,12 +118,22 @@ func (s *System) Node(ctx context.Context, t Target) (datamodel.Node, error) {
 
 // WriteJSON writes the value a target names as dag-json.
 func (s *System) WriteJSON(ctx context.Context, w io.Writer, t Target) error {
+	return s.Encode(ctx, w, t, codeDagJSON)
+}
+
+// Encode writes the value a target names with the codec of the given multicodec
+// code. Errors: [ErrCodec].
+func (s *System) Encode(ctx context.Context, w io.Writer, t Target, codec uint64) error {
+	encode, err := codecs.LookupEncoder(codec)
+	if err != nil {
+		return fmt.Errorf("linksys: codec %#x: %w", codec, ErrCodec)
+	}
 	n, err := s.Node(ctx, t)
 	if err != nil {
 		return err
 	}
-	if err := dagjson.Encode(n, w); err != nil {
-		return fmt.Errorf("linksys: dag-json of %s: %w", t.Cid, err)
+	if err := encode(n, w); err != nil {
+		return fmt.Errorf("linksys: encode %s: %w", t.Cid, err)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/ipfs/go-cid"
 	"github.com/ipld/go-ipld-prime/datamodel"
@@ -25,20 +26,49 @@ const (
 	ScopeBlock               // the one block
 )
 
+var scopeNames = [...]string{ScopeAll: "all", ScopeEntity: "entity", ScopeBlock: "block"}
+
+// ErrScope: a text names no scope.
+var ErrScope = errors.New("scope is none of all, entity, block")
+
+// String returns the specification's word.
+func (s Scope) String() string {
+	if int(s) >= len(scopeNames) {
+		return fmt.Sprintf("Scope(%d)", uint8(s))
+	}
+	return scopeNames[s]
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (s Scope) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler. Errors: [ErrScope].
+func (s *Scope) UnmarshalText(text []byte) error {
+	i := slices.Index(scopeNames[:], string(text))
+	if i < 0 {
+		return fmt.Errorf("linksys: %q: %w", text, ErrScope)
+	}
+	*s = Scope(i)
+	return nil
+}
+
 // ByteRange is the part [From, To) of a file; negative bounds count from the
 // end, and To may lie past it.
-type ByteRange struct{ From, To int64 }
+type ByteRange struct {
+	From int64 `json:"from"`
+	To   int64 `json:"to"`
+}
 
 // Selection says which blocks of a DAG are meant. The blocks a path goes through
 // are always part of it, so that who gets them can verify that the path leads
 // there.
 type Selection struct {
-	Path  string
-	Scope Scope
-	Bytes *ByteRange // of a file, with ScopeEntity
+	Path  string     `json:"path,omitempty"`
+	Scope Scope      `json:"scope"`
+	Bytes *ByteRange `json:"bytes,omitempty"` // of a file, with ScopeEntity
 	// Selector, dag-json of an IPLD selector from the root, replaces all of the
 	// above. "unixfs" can be interpreted in it.
-	Selector string
+	Selector string `json:"selector,omitempty"`
 }
 
 // Selected is a Selection in the DAG of one root. Its methods may be called

@@ -72,6 +72,8 @@ var (
 	ErrNotFile = errors.New("not a file")
 	// ErrNotUnixFS: a block of a codec that UnixFS does not use.
 	ErrNotUnixFS = errors.New("not UnixFS")
+	// ErrCodec: a codec that is not supported.
+	ErrCodec = errors.New("unsupported codec")
 	// ErrBudget: a DAG is deeper or larger than a walk may become.
 	ErrBudget = errors.New("DAG exceeds the limits of a walk")
 	// ErrIncomplete: a root was imported whose DAG is not all there.

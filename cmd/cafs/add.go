@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,7 +17,6 @@ import (
 	"cafs/linksys"
 	"cafs/linksys/add"
 	"cafs/mount/api"
-	"cafs/mount/daemon"
 	"cafs/mount/repo"
 )
 
@@ -46,9 +44,11 @@ func addCommand() *cli.Command {
 			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print CIDs only"},
 			&cli.BoolFlag{Name: "json", Usage: "one JSON object a line"},
 			&cli.BoolFlag{Name: "stats", Usage: "say how many bytes were new"},
-			&cli.StringFlag{Name: "profile", Usage: "how contents get their CIDs: a name and settings", DefaultText: "the repository's"},
+			&cli.StringFlag{Name: "profile", Usage: "how contents get their CIDs: `NAME[,SETTING=VALUE]…` with cid-version, hash, raw-leaves, chunker, max-links, fanout, dir-size, dir-limit, dir-links", DefaultText: "the repository's"},
 			&cli.StringFlag{Name: "chunker", Usage: "how files are cut: size-N, buzhash, rabin, rabin-AVG, rabin-MIN-AVG-MAX", DefaultText: "the profile's"},
 			&cli.StringFlag{Name: "hash", Usage: "sha2-256, sha2-512, blake2b-256 or blake3", DefaultText: "the profile's"},
+			&cli.BoolFlag{Name: "no-sync", Usage: "return before it is durable, which a mount sees to in the background"},
+			&cli.BoolFlag{Name: "no-pin", Usage: "do not keep it: it is garbage as long as nothing else refers to it"},
 			&cli.BoolFlag{Name: "no-hidden", Usage: "leave out names that begin with a dot"},
 			&cli.BoolFlag{Name: "no-empty-dirs", Usage: "leave out directories without entries"},
 			&cli.BoolFlag{Name: "preserve-mode", Usage: "store permissions; changes the CIDs"},
@@ -76,6 +76,8 @@ func addFlags(c *cli.Context) (o addOptions, err error) {
 		PreserveMode:  c.Bool("preserve-mode"),
 		PreserveMtime: c.Bool("preserve-mtime"),
 		Stats:         c.Bool("stats"),
+		NoSync:        c.Bool("no-sync"),
+		NoRoot:        c.Bool("no-pin"),
 	}}
 	if o.repo, err = repoPath(c); err != nil {
 		return o, err
@@ -166,7 +168,7 @@ func (s *session) add(ctx context.Context, path string, arg api.AddArg) (a api.A
 	arg.Name = filepath.Base(path)
 	if path == "-" {
 		arg.Name = "stdin"
-		return s.addPiped(ctx, os.Stdin, arg)
+		return s.addFile(ctx, os.Stdin, arg)
 	}
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -186,21 +188,6 @@ func (s *session) add(ctx context.Context, path string, arg api.AddArg) (a api.A
 	return s.addFile(ctx, f, arg)
 }
 
-// own tells whether path lies on the mount of this very repository: its daemon
-// must not read that through the kernel, and need not.
-func (s *session) own(path string) bool {
-	real, _, err := daemon.ResolveMountpoint(filepath.Dir(path))
-	if err != nil {
-		return false
-	}
-	all, err := daemon.Mounts()
-	if err != nil {
-		return false
-	}
-	at, ok := daemon.MountOf(all, filepath.Join(real, filepath.Base(path)))
-	return ok && at.Source == s.path
-}
-
 // addOwn keeps what is in the tree already.
 func (s *session) addOwn(ctx context.Context, path string, arg api.AddArg) (a api.Added, err error) {
 	if arg.Profile != "" || arg.PreserveMode || arg.PreserveMtime || arg.NoHidden || arg.NoEmptyDirs {
@@ -212,7 +199,7 @@ func (s *session) addOwn(ctx context.Context, path string, arg api.AddArg) (a ap
 		if info, err := f.Stat(); err != nil || info.IsDir() {
 			return a, errors.Join(err, errors.New("a directory on this repository's mount has one CID, that of the repository's profile"))
 		}
-		return s.addPiped(ctx, f, arg)
+		return s.addFile(ctx, f, arg)
 	}
 	text, err := cidOf(path)
 	if err != nil {
@@ -229,6 +216,9 @@ func (s *session) addOwn(ctx context.Context, path string, arg api.AddArg) (a ap
 		return a, repo.Hint(unix.EISDIR, "add directories with -r")
 	}
 	a.Size = uint64(info.Size)
+	if arg.NoRoot {
+		return a, nil // it is in the tree
+	}
 	return a, s.client.Keep(ctx, api.NamedRoot{Name: arg.Name, Cid: a.Cid})
 }
 
@@ -237,51 +227,39 @@ func (s *session) addFile(ctx context.Context, f *os.File, arg api.AddArg) (a ap
 	b := newBar("add " + escape(arg.Name))
 	defer b.done()
 	skipped := func(path string) { notef("left out %s, which is no file, directory or symbolic link", path) }
-	if s.client != nil {
-		return s.client.Add(ctx, f, arg, func(e api.AddEvent) {
+	err = s.borrow(ctx, f, func(ctx context.Context, f *os.File) error {
+		if s.client == nil {
+			a, err = s.addHere(ctx, f, arg, b.add, skipped)
+			return err
+		}
+		a, err = s.client.Add(ctx, f, arg, func(e api.AddEvent) {
 			if e.Skipped != "" {
 				skipped(e.Skipped)
 			} else {
 				b.set(e.Bytes)
 			}
 		})
-	}
+		return err
+	})
+	return a, err
+}
+
+// addHere imports in this process, which makes all of it durable before it ends.
+func (s *session) addHere(ctx context.Context, f *os.File, arg api.AddArg, progress func(int64), skipped func(string)) (api.Added, error) {
 	root, stats, err := s.repo.Import(ctx, f, repo.ImportOptions{
 		Name:      arg.Name,
 		Profile:   arg.Profile,
 		Recursive: arg.Recursive,
+		NoRoot:    arg.NoRoot,
 		Options: add.Options{
 			Hidden:        !arg.NoHidden,
 			NoEmptyDirs:   arg.NoEmptyDirs,
 			PreserveMode:  arg.PreserveMode,
 			PreserveMtime: arg.PreserveMtime,
 			Stats:         arg.Stats,
-			Progress:      b.add,
+			Progress:      progress,
 			Skipped:       skipped,
 		},
 	})
 	return api.Added{Root: api.Root{Cid: root.Cid, Size: root.Size, Tsize: root.Tsize}, Stats: stats}, err
-}
-
-// addPiped imports what can be read from in, through a pipe of our own: in may
-// be a terminal, a file on the mount, or shared with other programs.
-func (s *session) addPiped(ctx context.Context, in io.Reader, arg api.AddArg) (a api.Added, err error) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		return a, err
-	}
-	defer r.Close()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	go func() {
-		if _, err := io.Copy(w, in); err != nil {
-			cancel(fmt.Errorf("read: %w", err)) // before the end, which would look like a short file
-		}
-		w.Close()
-	}()
-	a, err = s.addFile(ctx, r, arg)
-	if cause := context.Cause(ctx); err != nil && cause != nil {
-		err = cause
-	}
-	return a, err
 }

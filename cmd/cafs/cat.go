@@ -13,11 +13,15 @@ import (
 
 func catCommand() *cli.Command {
 	return &cli.Command{
-		Name:        "cat",
-		Usage:       "print files by CID",
-		ArgsUsage:   "CID[/path]…",
-		Description: example("cafs cat bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy > file"),
-		Flags:       []cli.Flag{repoFlag()},
+		Name:      "cat",
+		Usage:     "print files by CID",
+		ArgsUsage: "CID[/path]…",
+		Description: example("cafs cat bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy > file",
+			"cafs cat --range 0-511 "+exampleCid+"/disk.img | xxd"),
+		Flags: []cli.Flag{
+			repoFlag(),
+			&cli.StringFlag{Name: "range", Usage: "of each file only the bytes `A-B`, both included; A- is up to the end, -N the last N"},
+		},
 		Action: func(c *cli.Context) error {
 			if c.NArg() == 0 {
 				return usagef("cat takes one or more CIDs; see 'cafs cat --help'")
@@ -26,12 +30,16 @@ func catCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			return runCat(c.Context, r, c.Args().Slice(), os.Stdout)
+			span, err := parseSpan(c.String("range"))
+			if err != nil {
+				return err
+			}
+			return runCat(c.Context, r, c.Args().Slice(), span, os.Stdout)
 		},
 	}
 }
 
-func runCat(ctx context.Context, repository string, args []string, w io.Writer) (err error) {
+func runCat(ctx context.Context, repository string, args []string, span linksys.ByteRange, w io.Writer) (err error) {
 	s, err := open(ctx, repository, "cat", nil)
 	if err != nil {
 		return err
@@ -42,11 +50,7 @@ func runCat(ctx context.Context, repository string, args []string, w io.Writer) 
 		if err != nil {
 			return err
 		}
-		f, err := s.sys.OpenFile(ctx, c)
-		if err != nil {
-			return s.explain(arg, err)
-		}
-		if err := copyRange(ctx, w, f, 0, f.Size()); err != nil {
+		if _, err := s.sys.CopyRange(ctx, w, c, "", span.From, span.To); err != nil {
 			return s.explain(arg, err)
 		}
 	}

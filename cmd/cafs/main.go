@@ -61,7 +61,7 @@ func newApp() *cli.App {
 		Commands: []*cli.Command{
 			mountCommand(), umountCommand(), statusCommand(), syncCommand(),
 			cidCommand(), addCommand(),
-			lsCommand(), catCommand(), getCommand(), statCommand(), blockCommand(),
+			lsCommand(), catCommand(), getCommand(), statCommand(), blockCommand(), dagCommand(),
 			initCommand(), verifyCommand(), versionCommand(),
 		},
 		Action: func(c *cli.Context) error {

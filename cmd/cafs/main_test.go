@@ -183,7 +183,7 @@ func TestHelp(t *testing.T) {
 	seen := 0
 	walkCommands(app.Commands, func(c *cli.Command) {
 		seen++
-		if c.Usage == "" || !strings.Contains(c.Description, "Example:\n  cafs "+c.Name) && !strings.Contains(c.Description, "cafs block "+c.Name) && !strings.Contains(c.Description, "cafs "+c.Name) {
+		if c.Usage == "" || !strings.Contains(c.Description, "Example:\n  cafs "+c.Name) && !strings.Contains(c.Description, "cafs block "+c.Name) && !strings.Contains(c.Description, "cafs dag "+c.Name) && !strings.Contains(c.Description, "cafs "+c.Name) {
 			t.Errorf("%s: no usage or no example", c.Name)
 		}
 		for _, f := range c.Flags {

@@ -26,8 +26,9 @@ type ExportOptions struct {
 
 // ExportStats counts what was written.
 type ExportStats struct {
-	Blocks, Bytes int64 // blocks, and bytes of blocks
-	Written       int64 // bytes of the CAR
+	Blocks  int64 `json:"blocks"`
+	Bytes   int64 `json:"bytes"`   // of blocks
+	Written int64 `json:"written"` // bytes of the CAR
 }
 
 // Export writes a CAR of what is selected below root, each block once, in the
@@ -37,15 +38,15 @@ type ExportStats struct {
 // After an error what was written is no complete CAR.
 func Export(ctx context.Context, sys *linksys.System, w io.Writer, root cid.Cid, o ExportOptions) (ExportStats, error) {
 	if o.Version < 0 || o.Version > 2 {
-		return ExportStats{}, fmt.Errorf("car: export: no CAR version %d", o.Version)
+		return ExportStats{}, fmt.Errorf("car: no version %d", o.Version)
 	}
 	sel, err := sys.Select(ctx, root, o.Selection)
 	if err != nil {
-		return ExportStats{}, fmt.Errorf("car: export: %w", err)
+		return ExportStats{}, fmt.Errorf("car: %w", err)
 	}
 	e := &export{ctx: ctx, root: root, sel: sel, o: o, out: bufio.NewWriterSize(w, 1<<20)}
 	if err := e.write(); err != nil {
-		return e.stats, fmt.Errorf("car: export: %w", err)
+		return e.stats, fmt.Errorf("car: %w", err)
 	}
 	return e.stats, nil
 }

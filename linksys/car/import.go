@@ -37,9 +37,10 @@ type ImportOptions struct {
 
 // ImportResult says what an Import read.
 type ImportResult struct {
-	Roots         []cid.Cid
-	Blocks, Bytes int64 // blocks, and bytes of blocks
-	Version       int   // of the CAR
+	Roots   []cid.Cid `json:"roots"`
+	Blocks  int64     `json:"blocks"`
+	Bytes   int64     `json:"bytes"`   // of blocks
+	Version int       `json:"version"` // of the CAR
 }
 
 // Import stores the blocks of a CAR, version 1 or 2, and returns its roots. Each
@@ -54,7 +55,7 @@ func Import(ctx context.Context, sys *linksys.System, r io.Reader, o ImportOptio
 		gocar.WithTrustedCAR(true), // the hashes are checked here, on all processors
 		gocar.MaxAllowedHeaderSize(maxHeader), gocar.MaxAllowedSectionSize(maxSection))
 	if err != nil {
-		return res, fmt.Errorf("car: import: header: %w", err)
+		return res, fmt.Errorf("car: header: %w", err)
 	}
 	res.Version = int(br.Version)
 	if res.Blocks, res.Bytes, err = importBlocks(ctx, sys, br, o); err == nil && !o.Partial {
@@ -64,7 +65,7 @@ func Import(ctx context.Context, sys *linksys.System, r io.Reader, o ImportOptio
 		err = sys.Sync(ctx)
 	}
 	if err != nil {
-		return res, fmt.Errorf("car: import: %w", err)
+		return res, fmt.Errorf("car: %w", err)
 	}
 	res.Roots = br.Roots
 	return res, nil

@@ -15,6 +15,8 @@ import (
 	"github.com/ipfs/go-cid"
 	mh "github.com/multiformats/go-multihash"
 
+	"cafs/linksys"
+	"cafs/linksys/car"
 	"cafs/store"
 )
 
@@ -184,10 +186,27 @@ func (c *Client) Cid(ctx context.Context, arg CidArg) (Root, error) {
 
 // Add imports what f is open on: a file, a pipe or a folder. f stays the
 // caller's; event, which may be nil, is called for each AddEvent. What was
-// imported is durable when Add returns.
-func (c *Client) Add(ctx context.Context, f *os.File, arg AddArg, event func(AddEvent)) (Added, error) {
-	var a Added
-	_, err := c.call(ctx, OpAdd, arg, nil, []*os.File{f}, &a, func(r Reply) error {
+// imported is durable when Add returns, unless arg says otherwise.
+func (c *Client) Add(ctx context.Context, f *os.File, arg AddArg, event func(AddEvent)) (a Added, err error) {
+	return a, c.transfer(ctx, OpAdd, arg, f, &a, event)
+}
+
+// Export writes a CAR to f, which stays the caller's; event as in Add.
+func (c *Client) Export(ctx context.Context, f *os.File, arg ExportArg, event func(AddEvent)) (s car.ExportStats, err error) {
+	return s, c.transfer(ctx, OpExport, arg, f, &s, event)
+}
+
+// Import stores the blocks of the CAR that f, which stays the caller's, is open
+// on; event as in Add. What was imported is durable when Import returns. Errors:
+// linksys.ErrIncomplete, store.ErrMismatch.
+func (c *Client) Import(ctx context.Context, f *os.File, arg ImportArg, event func(AddEvent)) (r car.ImportResult, err error) {
+	return r, c.transfer(ctx, OpImport, arg, f, &r, event)
+}
+
+// transfer makes a request that passes a descriptor and is answered by events
+// and a result.
+func (c *Client) transfer(ctx context.Context, op string, arg any, f *os.File, val any, event func(AddEvent)) error {
+	_, err := c.call(ctx, op, arg, nil, []*os.File{f}, val, func(r Reply) error {
 		var e AddEvent
 		if err := json.Unmarshal(r.Val, &e); err != nil {
 			return err
@@ -197,7 +216,13 @@ func (c *Client) Add(ctx context.Context, f *os.File, arg AddArg, event func(Add
 		}
 		return nil
 	})
-	return a, err
+	return err
+}
+
+// DagSize counts the blocks of a DAG.
+func (c *Client) DagSize(ctx context.Context, root cid.Cid) (n linksys.DagSize, err error) {
+	_, err = c.call(ctx, OpDagSize, BlockArg{root}, nil, nil, &n, nil)
+	return n, err
 }
 
 // Keep makes content that is in the store already one of the roots.

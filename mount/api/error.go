@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"syscall"
 
+	"cafs/linksys"
 	"cafs/mount/repo"
 	"cafs/mount/tree/content"
 	"cafs/mount/tree/index"
@@ -32,6 +33,7 @@ var kinds = []struct {
 	{"mismatch", store.ErrMismatch},
 	{"poisoned", store.ErrPoisoned},
 	{"full", store.ErrFull},
+	{"incomplete", linksys.ErrIncomplete},
 	{"not-exist", fs.ErrNotExist},
 	{"exist", fs.ErrExist},
 	{"permission", fs.ErrPermission},

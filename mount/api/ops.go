@@ -5,23 +5,27 @@ import (
 
 	"github.com/ipfs/go-cid"
 
+	"cafs/linksys"
 	"cafs/linksys/add"
 )
 
 // Operations. The comment says what goes in and what comes out.
 const (
-	OpStatus   = "status"    // -> Status
-	OpSync     = "sync"      // everything before it is durable
-	OpStop     = "stop"      // StopArg; unmounts, and answers before the daemon has ended
-	OpCid      = "cid"       // CidArg -> Root; the object as it is now, durable
-	OpAdd      = "add"       // AddArg, one descriptor -> AddEvent …, Added
-	OpKeep     = "root.add"  // NamedRoot; remembers content that is there already
-	OpRoots    = "root.ls"   // -> []NamedRoot … in several replies
-	OpBlockGet = "block.get" // BlockArg -> body
-	OpBlockPut = "block.put" // BlockArg, body; readable at once, durable after sync
-	OpBlockHas = "block.has" // BlockArg -> bool
-	OpBlockLen = "block.len" // BlockArg -> int64
-	OpBlockAll = "block.ls"  // -> []BlockInfo … in several replies
+	OpStatus   = "status"     // -> Status
+	OpSync     = "sync"       // everything before it is durable
+	OpStop     = "stop"       // StopArg; unmounts, and answers before the daemon has ended
+	OpCid      = "cid"        // CidArg -> Root; the object as it is now, durable
+	OpAdd      = "add"        // AddArg, one descriptor -> AddEvent …, Added
+	OpExport   = "dag.export" // ExportArg, one descriptor to write to -> AddEvent …, car.ExportStats
+	OpImport   = "dag.import" // ImportArg, one descriptor to read -> AddEvent …, car.ImportResult
+	OpDagSize  = "dag.stat"   // BlockArg -> linksys.DagSize
+	OpKeep     = "root.add"   // NamedRoot; remembers content that is there already
+	OpRoots    = "root.ls"    // -> []NamedRoot … in several replies
+	OpBlockGet = "block.get"  // BlockArg -> body
+	OpBlockPut = "block.put"  // BlockArg, body; readable at once, durable after sync
+	OpBlockHas = "block.has"  // BlockArg -> bool
+	OpBlockLen = "block.len"  // BlockArg -> int64
+	OpBlockAll = "block.ls"   // -> []BlockInfo … in several replies
 )
 
 // Status describes a daemon and what it serves.
@@ -77,12 +81,27 @@ type AddArg struct {
 	NoEmptyDirs   bool   `json:"no_empty_dirs,omitempty"`
 	PreserveMode  bool   `json:"preserve_mode,omitempty"`
 	PreserveMtime bool   `json:"preserve_mtime,omitempty"`
-	Stats         bool   `json:"stats,omitempty"` // count unique and stored bytes
+	Stats         bool   `json:"stats,omitempty"`   // count unique and stored bytes
+	NoSync        bool   `json:"no_sync,omitempty"` // answer before it is durable
+	NoRoot        bool   `json:"no_root,omitempty"` // do not list it as a root
 }
 
-// AddEvent tells how far an import is, or what it leaves out.
+// ExportArg says what goes into a CAR.
+type ExportArg struct {
+	Root cid.Cid `json:"root"`
+	linksys.Selection
+	Version int `json:"version"`
+}
+
+// ImportArg says what becomes of a CAR.
+type ImportArg struct {
+	Name    string `json:"name"`               // for the list of roots
+	NoRoots bool   `json:"no_roots,omitempty"` // blocks only; the roots' DAGs may be incomplete
+}
+
+// AddEvent tells how far an import or export is, or what it leaves out.
 type AddEvent struct {
-	Bytes   int64  `json:"bytes,omitempty"`   // read so far
+	Bytes   int64  `json:"bytes,omitempty"`   // read or written so far
 	Skipped string `json:"skipped,omitempty"` // path of what is no file, folder or symlink
 }
 

@@ -22,28 +22,24 @@ func (d *daemon) onAdd(ctx context.Context, c *api.Call) (any, []byte, error) {
 	if err := c.Arg(&arg); err != nil {
 		return nil, nil, err
 	}
-	if len(c.Files) != 1 {
-		return nil, nil, fmt.Errorf("daemon: add: %d descriptors instead of one: %w", len(c.Files), syscall.EINVAL)
-	}
-	own, err := d.ownCheck()
+	f, own, err := d.passed(c, arg.Name)
 	if err != nil {
-		return nil, nil, err
-	}
-	if err := own(arg.Name, c.Files[0]); err != nil {
 		return nil, nil, err
 	}
 	p := progress{send: func(e api.AddEvent) { _ = c.Send(e, nil) }}
 	done := p.start()
-	root, stats, err := d.repo.Import(ctx, c.Files[0], repo.ImportOptions{
+	root, stats, err := d.repo.Import(ctx, f, repo.ImportOptions{
 		Name:      arg.Name,
 		Profile:   arg.Profile,
 		Recursive: arg.Recursive,
+		NoRoot:    arg.NoRoot,
 		Options: add.Options{
 			Hidden:        !arg.NoHidden,
 			NoEmptyDirs:   arg.NoEmptyDirs,
 			PreserveMode:  arg.PreserveMode,
 			PreserveMtime: arg.PreserveMtime,
 			Stats:         arg.Stats,
+			NoSync:        arg.NoSync,
 			Enter:         own,
 			Progress:      func(n int64) { p.bytes.Add(n) },
 			Skipped:       func(path string) { p.emit(api.AddEvent{Skipped: path}) },
@@ -53,7 +49,36 @@ func (d *daemon) onAdd(ctx context.Context, c *api.Call) (any, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if arg.NoSync && !arg.NoRoot {
+		d.later.Go(func() { d.keepLater(repo.Root{Cid: root.Cid, Name: arg.Name, Time: time.Now()}) })
+	}
 	return api.Added{Root: api.Root{Cid: root.Cid, Size: root.Size, Tsize: root.Tsize}, Stats: stats}, nil, nil
+}
+
+// keepLater remembers a root once its blocks are durable. The answer has been
+// given by then, so failures go to the log.
+func (d *daemon) keepLater(r repo.Root) {
+	ctx := context.Background()
+	err := d.repo.Store.Sync(ctx)
+	if err == nil {
+		err = d.repo.AddRoot(ctx, r)
+	}
+	if err != nil {
+		d.log.Error("what was added without waiting is not kept", "cid", r.Cid, "name", r.Name, "err", err)
+	}
+}
+
+// passed returns the one descriptor of a request, after making sure that it does
+// not lie on our own mount, and the check for what it leads to.
+func (d *daemon) passed(c *api.Call, name string) (*os.File, func(string, *os.File) error, error) {
+	if len(c.Files) != 1 {
+		return nil, nil, fmt.Errorf("daemon: %d descriptors instead of one: %w", len(c.Files), syscall.EINVAL)
+	}
+	own, err := d.ownCheck()
+	if err == nil {
+		err = own(name, c.Files[0])
+	}
+	return c.Files[0], own, err
 }
 
 // ownCheck returns a function that refuses what lies on our own mount: reading
@@ -78,7 +103,7 @@ func (d *daemon) ownCheck() (func(path string, f *os.File) error, error) {
 			return fmt.Errorf("daemon: add: %w", err)
 		}
 		if ok && at.ID == mountID(info) {
-			return repo.Hint(fmt.Errorf("daemon: add: %s is on the mount of this repository itself", path),
+			return repo.Hint(fmt.Errorf("daemon: %s is on the mount of this repository itself", path),
 				"add what is on the mount by itself; its files have CIDs already, and 'cafs cid' prints them")
 		}
 		return nil

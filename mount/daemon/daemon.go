@@ -86,8 +86,9 @@ type daemon struct {
 	api    api.Server
 	live   atomic.Pointer[mount.Server] // server, for callbacks that may come before it is set
 
-	stopping sync.Mutex    // one attempt to unmount at a time
-	forced   chan struct{} // closed to end although the connection has not
+	stopping sync.Mutex     // one attempt to unmount at a time
+	later    sync.WaitGroup // what requests left to be done after their answer
+	forced   chan struct{}  // closed to end although the connection has not
 }
 
 // Run mounts and serves until the mount ends; its error is what kept the mount
@@ -309,7 +310,9 @@ func (d *daemon) end() error {
 		d.log.Warn("lock file", "err", err)
 	}
 	d.log.Info("unmounted, making the last changes durable")
-	err := errors.Join(d.api.Close(), d.repo.Close())
+	err := d.api.Close()
+	d.later.Wait()
+	err = errors.Join(err, d.repo.Close())
 	if err != nil {
 		d.log.Error("closed with losses", "err", err)
 		return fmt.Errorf("daemon: %w: %w", ErrLosses, err)

@@ -19,10 +19,13 @@ type ImportOptions struct {
 	Profile string // empty: the repository's
 	add.Options
 	Recursive bool // folders too
+	NoRoot    bool // do not remember it: what nothing else refers to is garbage
 }
 
 // Import adds what f is open on, a file, a pipe or a folder, and remembers it
-// as a root. All of it is durable when Import returns. f stays the caller's.
+// as a root unless told not to. All of it is durable when Import returns. With
+// NoSync it need not be, and the root is for the caller to remember once it is:
+// no crash must leave one without its blocks. f stays the caller's.
 func (r *Repo) Import(ctx context.Context, f *os.File, o ImportOptions) (root unixfs.Root, stats add.Stats, err error) {
 	o.Options.Profile = r.Profile
 	if o.Profile != "" {
@@ -41,8 +44,7 @@ func (r *Repo) Import(ctx context.Context, f *os.File, o ImportOptions) (root un
 	case mode.IsDir():
 		root, err = im.AddTree(ctx, f)
 	case mode.IsRegular() || mode&(fs.ModeNamedPipe|fs.ModeSocket|fs.ModeCharDevice) != 0:
-		// Ends a read that waits for a writer, where the descriptor can be polled.
-		stop := context.AfterFunc(ctx, func() { f.SetReadDeadline(time.Unix(1, 0)) })
+		stop := interruptible(ctx, f)
 		root, err = im.AddFile(ctx, f)
 		stop()
 		if ctx.Err() != nil {
@@ -56,6 +58,9 @@ func (r *Repo) Import(ctx context.Context, f *os.File, o ImportOptions) (root un
 	}
 	if stats, err = im.Finish(ctx); err != nil {
 		return root, stats, err
+	}
+	if o.NoRoot || o.NoSync {
+		return root, stats, nil
 	}
 	return root, stats, r.AddRoot(ctx, Root{Cid: root.Cid, Name: o.Name, Time: time.Now()})
 }
