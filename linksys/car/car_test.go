@@ -419,3 +419,33 @@ func parseJSON(t testing.TB, s string) datamodel.Node {
 	}
 	return nb.Build()
 }
+
+// TestAsKubo: a whole DAG is exported byte for byte as "ipfs dag export" does,
+// which is a go-car traversal with the selector below that crosses each link
+// once, and begins with the header written out here.
+func TestAsKubo(t *testing.T) {
+	s := linktest.NewStore()
+	root, sub, _, _ := tree(t, s)
+	twice := s.Save(t, cid.DagProtobuf, linktest.ShardNode([]byte{8, 1}, sub, "a", "b")) // two names for one subtree
+	sys := linktest.NewSystem(t, s, linksys.Options{})
+	for _, c := range []cid.Cid{root, twice} {
+		ls := sys.LinkSystem()
+		var kubo bytes.Buffer
+		_, err := gocar.TraverseV1(t.Context(), &ls, c, parseJSON(t, `{"R":{"l":{"none":{}},":>":{"a":{">":{"@":{}}}}}}`), &kubo,
+			gocar.WithTraversalPrototypeChooser(dagpb.AddSupportToChooser(
+				func(datamodel.Link, linking.LinkContext) (datamodel.NodePrototype, error) {
+					return basicnode.Prototype.Any, nil
+				})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours := exportBytes(t, sys, c, car.ExportOptions{})
+		if !bytes.Equal(ours, kubo.Bytes()) {
+			t.Errorf("%s: %d bytes, Kubo writes %d others", c, len(ours), kubo.Len())
+		}
+		header := slices.Concat([]byte("\x3a\xa2\x65roots\x81\xd8\x2a\x58\x25\x00"), c.Bytes(), []byte("\x67version\x01"))
+		if !bytes.HasPrefix(ours, header) {
+			t.Errorf("begins with %x", ours[:len(header)])
+		}
+	}
+}
