@@ -16,11 +16,16 @@ type limits struct {
 }
 
 var defaultLimits = limits{
-	kick:     load{count: 2048, memory: 8 << 20, files: 64, bytes: 64 << 20},
-	limit:    load{count: 16384, memory: 48 << 20, files: 512, bytes: 256 << 20},
+	kick:     load{count: 1024, memory: 8 << 20, files: 64, bytes: 64 << 20},
+	limit:    load{count: 32768, memory: 48 << 20, files: 512, bytes: 256 << 20},
 	express:  load{count: 128, memory: 4 << 20, files: 16, bytes: 20 << 20},
-	batchMax: 2048,
+	batchMax: 1024,
 }
+
+// bulkLanes is how many batches of the bulk lane run at once. Most of them wait
+// for the device at any time, and they share flushes of the file system: with
+// three, puts waited for the device on a busy one.
+const bulkLanes = 16
 
 // load measures a set of pending blocks.
 type load struct{ count, memory, files, bytes int64 }
@@ -93,7 +98,7 @@ func (q *queue) init(d *Dir) {
 	q.d = d
 	q.limits = defaultLimits
 	q.express.max, q.express.gathers = 1, true
-	q.bulk.max = 3
+	q.bulk.max = bulkLanes
 	q.active = map[*batch]struct{}{}
 	q.freed = make(chan struct{})
 }
