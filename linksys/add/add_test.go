@@ -1,7 +1,6 @@
 package add_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -10,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -73,64 +71,6 @@ func addTree(t testing.TB, s store.Putter, dir string, o add.Options) (unixfs.Ro
 	}
 	stats, err := im.Finish(t.Context())
 	return root, stats, err
-}
-
-// TestAddGolden adds real trees and compares with what Kubo 0.44 printed for them.
-func TestAddGolden(t *testing.T) {
-	f, err := os.Open("../unixfs/testdata/cids.tsv")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	numbered := t.TempDir()
-	made, rows := 0, 0
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		col := strings.Split(lines.Text(), "\t")
-		if len(col) < 4 || !strings.HasPrefix(col[1], "dir ") {
-			continue
-		}
-		o := add.Options{}
-		if o.Profile, err = unixfs.ParseProfile(col[0]); err != nil {
-			t.Fatal(err)
-		}
-		for _, setting := range strings.Split(col[2], ",") {
-			switch key, value, _ := strings.Cut(setting, "="); key {
-			case "hidden":
-				o.Hidden = value == "true"
-			case "empty-dirs":
-				o.NoEmptyDirs = value == "false"
-			}
-		}
-		dir := ""
-		var n int
-		if _, err := fmt.Sscanf(col[1], "dir numbered(%d)", &n); err == nil {
-			if testing.Short() && n > 5000 {
-				continue
-			}
-			for ; made > n; made-- { // rows of the next profile begin small again
-				if err := os.Remove(filepath.Join(numbered, fmt.Sprintf("file-%06d", made-1))); err != nil {
-					t.Fatal(err)
-				}
-			}
-			for ; made < n; made++ {
-				write(t, numbered, fmt.Sprintf("file-%06d", made), strconv.Itoa(made))
-			}
-			dir = numbered
-		} else {
-			dir = mixed(t)
-		}
-		rows++
-		root, stats, err := addTree(t, linktest.NewStore(), dir, o)
-		if err != nil || root.Cid.String() != col[3] {
-			t.Errorf("%s %s %s: %s, %v, want %s", col[0], col[1], col[2], root.Cid, err, col[3])
-		}
-		if dir == numbered && stats.Files != int64(n) {
-			t.Errorf("%d files counted, want %d", stats.Files, n)
-		}
-	}
-	if rows < 16 {
-		t.Errorf("only %d rows", rows)
-	}
 }
 
 // TestAddReadBack adds a tree and compares every byte, name and target with it.
