@@ -120,6 +120,9 @@ func (t *Tree) sealLoop(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
+		if err := t.emptyGrave(ctx); err != nil && ctx.Err() == nil {
+			t.log.Error("removing what was replaced", "error", err)
+		}
 		if err := t.sealQuiet(ctx); err != nil && ctx.Err() == nil {
 			t.log.Error("sealing in the background", "error", err)
 		}

@@ -10,10 +10,26 @@ type edit struct {
 	n     int
 	nodes [4]*inode
 	recs  [4]index.Inode
+	more  []*editMore // beyond these
+
+	unlock []func() // locks held for the change, let go by Close
+}
+
+type editMore struct {
+	n   *inode
+	rec index.Inode
 }
 
 // begin starts a change; the caller defers Close.
 func (t *Tree) begin() *edit { return &edit{Batch: t.db.NewBatch()} }
+
+// Close ends the change, committed or not.
+func (e *edit) Close() {
+	e.Batch.Close()
+	for _, f := range e.unlock {
+		f()
+	}
+}
 
 // rec is the record of n in this change, to be written to: the same one however
 // often it is asked for. The caller holds n.mu for writing until after commit.
@@ -22,6 +38,15 @@ func (e *edit) rec(n *inode) *index.Inode {
 		if m == n {
 			return &e.recs[i]
 		}
+	}
+	for _, m := range e.more {
+		if m.n == n {
+			return &m.rec
+		}
+	}
+	if e.n == len(e.nodes) {
+		e.more = append(e.more, &editMore{n, n.rec})
+		return &e.more[len(e.more)-1].rec
 	}
 	e.nodes[e.n], e.recs[e.n] = n, n.rec
 	e.n++
@@ -33,11 +58,17 @@ func (e *edit) commit() error {
 	for i, n := range e.nodes[:e.n] {
 		e.SetInode(n.ino, &e.recs[i])
 	}
+	for _, m := range e.more {
+		e.SetInode(m.n.ino, &m.rec)
+	}
 	if err := e.Commit(); err != nil {
 		return err
 	}
 	for i, n := range e.nodes[:e.n] {
 		n.rec = e.recs[i]
+	}
+	for _, m := range e.more {
+		m.n.rec = m.rec
 	}
 	return nil
 }

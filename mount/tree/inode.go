@@ -225,6 +225,9 @@ func (n *inode) attr() Attr {
 	case r.Kind == index.Dir:
 		// ext4 counts whole blocks; programs only ask whether it is 0.
 		a.Size, a.Blocks = 4096, 8
+		if r.Lazy {
+			a.Nlink = 1 // how many directories are in it is not known
+		}
 	}
 	return a
 }

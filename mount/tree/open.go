@@ -40,6 +40,7 @@ type Tree struct {
 	putters  putters
 	quiet    quiet
 
+	life context.Context // of background work, and of what no request waits for
 	stop context.CancelFunc
 	busy sync.WaitGroup // background work
 }
@@ -62,14 +63,14 @@ func Open(ctx context.Context, opts Options) (*Tree, error) {
 	t.dirtySet.files = make(map[Ino]*inode)
 	t.quiet.files = make(map[Ino]quietFile)
 	t.record.gen = 1
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	t.life, t.stop = life, stop
 	if err := t.ensureRoot(ctx); err != nil {
 		return nil, err
 	}
 	if err := t.openGrave(); err != nil {
 		return nil, err
 	}
-	life, stop := context.WithCancel(context.WithoutCancel(ctx))
-	t.stop = stop
 	t.busy.Go(func() { t.commitLoop(life) })
 	t.busy.Go(func() { t.sealLoop(life) })
 	return t, nil

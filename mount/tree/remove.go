@@ -105,7 +105,11 @@ func (t *Tree) removeEntry(e *edit, n, p *inode, d Dirent) {
 }
 
 // Rmdir removes an empty directory. Errors: fs.ErrNotExist, ENOTDIR, ENOTEMPTY.
-func (t *Tree) Rmdir(parent Ino, name string) error {
+func (t *Tree) Rmdir(parent Ino, name string) error { return t.rmdir(parent, name, false) }
+
+// rmdir removes a directory that is empty, or if lazyToo is set never was
+// expanded.
+func (t *Tree) rmdir(parent Ino, name string, lazyToo bool) error {
 	t.ns.RLock()
 	defer t.ns.RUnlock()
 	p, err := t.lockDir(parent)
@@ -125,11 +129,13 @@ func (t *Tree) Rmdir(parent Ino, name string) error {
 		return err
 	}
 	defer t.unpin(n, 1)
+	if !lazyToo {
+		if err := t.expand(n); err != nil {
+			return err
+		}
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.rec.Lazy {
-		return syscall.ENOTEMPTY // what is empty is expanded at once
-	}
 	if err := t.empty(n.ino); err != nil {
 		return err
 	}

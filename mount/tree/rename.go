@@ -201,10 +201,8 @@ func (t *Tree) checkRename(r renaming, flags RenameFlags) error {
 	case r.from.Kind == index.Dir && r.to.Kind != index.Dir:
 		return syscall.ENOTDIR
 	case r.to.Kind == index.Dir:
-		if rec, err := t.db.Inode(r.to.Ino); err != nil {
+		if _, err := t.expandIno(r.to.Ino); err != nil {
 			return err
-		} else if rec.Lazy {
-			return syscall.ENOTEMPTY
 		}
 		return t.empty(r.to.Ino)
 	}
