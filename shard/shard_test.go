@@ -76,10 +76,11 @@ func TestNoAllocation(t *testing.T) {
 // TestLatches: one key has one lock, and writers of it exclude each other.
 func TestLatches(t *testing.T) {
 	var l shard.Latches
-	if l.Of("a") != l.Of("a") || l.OfUint64(7) != l.OfUint64(7) {
+	a, seven := l.Of("a"), l.OfUint64(7)
+	if a != l.Of("a") || seven != l.OfUint64(7) {
 		t.Fatal("one key, two locks")
 	}
-	if l.OfUint64(7) == l.OfUint64(8) {
+	if seven == l.OfUint64(8) {
 		t.Error("neighbours share a lock")
 	}
 	n := 0

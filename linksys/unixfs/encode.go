@@ -11,23 +11,25 @@ import (
 // second message, UnixFS's Data. Both are so small that they are written by
 // hand: encoding is on the path of every seal.
 const (
+	varint = 0 // the wire type of numbers
+
 	tagNodeData  = 1<<3 | 2
 	tagNodeLinks = 2<<3 | 2
 
 	tagLinkHash  = 1<<3 | 2
 	tagLinkName  = 2<<3 | 2
-	tagLinkTsize = 3<<3 | 0
+	tagLinkTsize = 3<<3 | varint
 
-	tagType      = 1<<3 | 0
+	tagType      = 1<<3 | varint
 	tagData      = 2<<3 | 2
-	tagFileSize  = 3<<3 | 0
-	tagBlockSize = 4<<3 | 0
-	tagHashType  = 5<<3 | 0
-	tagFanout    = 6<<3 | 0
-	tagMode      = 7<<3 | 0
+	tagFileSize  = 3<<3 | varint
+	tagBlockSize = 4<<3 | varint
+	tagHashType  = 5<<3 | varint
+	tagFanout    = 6<<3 | varint
+	tagMode      = 7<<3 | varint
 	tagMtime     = 8<<3 | 2
 
-	tagSeconds = 1<<3 | 0
+	tagSeconds = 1<<3 | varint
 	tagNanos   = 2<<3 | 5
 )
 

@@ -69,7 +69,6 @@ type Conn struct {
 	slots             chan struct{}
 
 	readers sync.WaitGroup
-	closing sync.Once
 	mu      sync.RWMutex // held shared while fd is used by Notify
 	closed  bool
 }

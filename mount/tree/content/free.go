@@ -14,10 +14,7 @@ import (
 // FreeSegments removes the segments that nothing refers to, neither in memory
 // nor in the index as it is durably. One call at a time.
 func (fs *Files) FreeSegments(ctx context.Context, db *index.DB) error {
-	var dead []*segment
-	for _, s := range fs.staging.idle() {
-		dead = append(dead, s)
-	}
+	dead := fs.staging.idle()
 	if len(dead) == 0 {
 		return nil
 	}

@@ -16,13 +16,11 @@ import (
 
 // pair is a file and what should be in it.
 type pair struct {
-	ino      index.Ino
-	f        *content.File
-	want     []byte
-	saved    []byte // as published
-	cursor   int64  // of sequential writes
-	pending  *content.Cut
-	pendWant []byte
+	ino    index.Ino
+	f      *content.File
+	want   []byte
+	saved  []byte // as published
+	cursor int64  // of sequential writes
 }
 
 type modelTest struct {
@@ -31,7 +29,6 @@ type modelTest struct {
 	ctx   context.Context
 	files [2]*pair
 	max   int64
-	log   []string
 }
 
 // TestModel does random operations on two files and on byte slices.

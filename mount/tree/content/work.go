@@ -13,10 +13,9 @@ const workers = 2 // hashing and storing leaves; one keeps up with a disk of 1 G
 
 // job is a chunk to be made a block.
 type job struct {
-	f      *File
-	idx    int64
-	done   chan struct{} // closed when it is over, well or not
-	urgent bool          // guarded by queue.mu
+	f    *File
+	idx  int64
+	done chan struct{} // closed when it is over, well or not
 }
 
 // queue holds the jobs that no worker has taken. What somebody waits for goes first.
