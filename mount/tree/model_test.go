@@ -259,7 +259,7 @@ func (w *world) create(d *node, name string, kind index.Kind) (want, got error) 
 func (w *world) rename(d *node, name string, to *node, toName string, flags tree.RenameFlags) (want, got error) {
 	src, replaced := d.entries[name], to.entries[toName]
 	want, got = d.rename(name, to, toName, flags), w.tree.Rename(w.ctx, d.ino, name, to.ino, toName, flags)
-	if want == nil && replaced != nil && src != replaced {
+	if want == nil && got == nil && replaced != nil && src != replaced {
 		w.published(src)
 		if flags == tree.RenameExchange {
 			w.published(replaced)

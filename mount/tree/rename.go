@@ -24,6 +24,9 @@ func (t *Tree) Rename(ctx context.Context, op Ino, oname string, np Ino, nname s
 	if flags&^(RenameNoReplace|RenameExchange) != 0 || flags == RenameNoReplace|RenameExchange {
 		return syscall.EINVAL
 	}
+	if err := t.db.Err(); err != nil {
+		return err
+	}
 	// Contents are published before the namespace is locked, since that may
 	// write. Somebody may write again in between; after a few rounds it is done
 	// under the lock.

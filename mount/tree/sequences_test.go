@@ -101,9 +101,9 @@ func (w *world) find(path string) *node {
 	return n
 }
 
-// theName is that of the file; k is for sequences that have removed the others.
+// theName is that of the file: what the sequence made of it, or else of others.
 func (w *world) theName() string {
-	for _, name := range []string{"a/n", "a/x", "a/m", "b/n", "b/y"} {
+	for _, name := range []string{"a/n", "a/x", "a/m", "b/n", "b/y", "y", "n", "m", "b", "e"} {
 		if n := w.find(name); n != nil && n.kind == index.File {
 			return name
 		}

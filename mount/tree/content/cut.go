@@ -7,8 +7,10 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"syscall"
 
 	"cafs/mount/tree/index"
+	"cafs/store"
 
 	"github.com/ipfs/go-cid"
 )
@@ -347,23 +349,24 @@ func (fs *Files) makeDurable(ctx context.Context, n *needs) (synced map[*segment
 
 // conclude notes what became durable for the cut, and what did not. Bytes of a failed
 // write-out are lost for good, whatever a later attempt says; a cancelled wait
-// loses nothing.
+// loses nothing, nor do blocks for which there was no room yet.
 func (c *Cut) conclude(ctx context.Context, synced map[*segment]error, flushed error) {
 	if c.err != nil {
 		return
 	}
-	if len(c.plan.stored) > 0 {
-		c.err = flushed
+	lost := false
+	if len(c.plan.stored) > 0 && flushed != nil {
+		c.err, lost = flushed, !waitsForRoom(flushed)
 	}
 	for _, p := range c.plan.staged {
 		if err := synced[p.seg]; err != nil {
-			c.err = err
+			c.err, lost = err, true
 		}
 	}
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
 	if c.err != nil {
-		if ctx.Err() == nil {
+		if lost && ctx.Err() == nil {
 			c.err = fmt.Errorf("%w: %w", ErrLost, c.err)
 			c.f.lost = c.err
 		}
@@ -373,6 +376,13 @@ func (c *Cut) conclude(ctx context.Context, synced map[*segment]error, flushed e
 		src.stored = true
 	}
 	c.plan.ready = true
+}
+
+// waitsForRoom tells whether a flush of blocks failed because the disk is full,
+// and can be repeated: the blocks are as they were.
+func waitsForRoom(err error) bool {
+	full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	return full && !errors.Is(err, store.ErrPoisoned)
 }
 
 // Fill puts the extents that differ from the published ones into b. Stage must

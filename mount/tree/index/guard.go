@@ -40,6 +40,7 @@ type guard struct {
 	roomWait time.Duration
 
 	state   atomic.Int32
+	listed  atomic.Bool // the folder was read once
 	once    sync.Once
 	cause   error         // set before failed is closed
 	failed  chan struct{} // closed by fail
