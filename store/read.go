@@ -16,16 +16,26 @@ import (
 
 // Get implements [Getter].
 func (d *Dir) Get(ctx context.Context, c cid.Cid) ([]byte, error) {
+	b, _, err := d.get(ctx, c, newPages)
+	return b, err
+}
+
+// Lend implements [Lender].
+func (d *Dir) Lend(ctx context.Context, c cid.Cid) ([]byte, func(), error) {
+	return d.get(ctx, c, lentPages)
+}
+
+func (d *Dir) get(ctx context.Context, c cid.Cid, memory allocator) ([]byte, func(), error) {
 	if err := d.begin(ctx); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer d.leave()
 	d.stats.gets.Add(1)
-	b, err := d.load(hashKey(c))
+	b, release, err := d.load(hashKey(c), memory)
 	if err != nil {
-		return nil, fmt.Errorf("store: get %s: %w", c, err)
+		return nil, nil, fmt.Errorf("store: get %s: %w", c, err)
 	}
-	return b, nil
+	return b, release, nil
 }
 
 func (d *Dir) begin(ctx context.Context) error {
@@ -36,32 +46,48 @@ func (d *Dir) begin(ctx context.Context) error {
 }
 
 // load reads and checks a whole block.
-func (d *Dir) load(key string) ([]byte, error) {
+func (d *Dir) load(key string, memory allocator) ([]byte, func(), error) {
 	if e := d.table.get(key); e != nil {
 		b, ok, err := e.bytes()
 		if err == nil && ok && !e.inMemory() {
 			err = d.check(key, b)
 		}
 		if ok || err != nil {
-			return b, err
+			return b, nil, err
 		}
 	}
 	f, size, err := d.openBlock(key)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer f.Close()
-	return d.readAll(key, f, size)
+	b, release := memory(size)
+	read := f.ReadAt
+	if past, ok := f.(disk.PastReader); ok && size >= largeBlock && !d.opts.Buffered {
+		// What reads a whole block keeps it, in a cache of its own or in that of a
+		// mount; and it can, as the handle is ours alone.
+		read, b = past.ReadPast, b[:roundPages(size)]
+	}
+	if b, err = d.readInto(key, read, size, b); err != nil && release != nil {
+		release()
+	}
+	return b, release, err
 }
 
+// readAll reads a whole block through a handle that others may use.
 func (d *Dir) readAll(key string, f disk.File, size int64) ([]byte, error) {
-	b := make([]byte, size)
-	if n, err := readFull(f, b, 0); err != nil && err != io.ErrUnexpectedEOF {
+	return d.readInto(key, f.ReadAt, size, make([]byte, size))
+}
+
+// readInto reads a whole block of size bytes into b, which may be longer, and
+// checks it.
+func (d *Dir) readInto(key string, readAt func([]byte, int64) (int, error), size int64, b []byte) ([]byte, error) {
+	n, err := readAt(b, 0)
+	if err != nil && err != io.EOF {
 		return nil, err
-	} else if err != nil {
-		b = b[:n]
 	}
-	d.stats.read.Add(size)
+	d.stats.read.Add(int64(n))
+	b = b[:min(int64(n), size)]
 	return b, d.check(key, b)
 }
 
@@ -105,15 +131,15 @@ func (d *Dir) check(key string, b []byte) error {
 	if sums, ok := d.pages.get(key); ok && sumsMatch(sums, b) {
 		return nil
 	}
-	got, err := hashLike(key, b)
+	got, sums, err := hashPages(key, b)
 	if err != nil {
 		return err
 	}
 	if !bytes.Equal(got, []byte(key)) {
 		return d.corrupt(key, got, "")
 	}
-	if len(b) >= pagedBlock {
-		d.pages.add(key, pageSums(b))
+	if sums != nil {
+		d.pages.add(key, sums)
 	}
 	return nil
 }
@@ -127,11 +153,42 @@ func (d *Dir) corrupt(key string, got mh.Multihash, detail string) error {
 
 // hashLike hashes b with the function and digest length of the multihash key.
 func hashLike(key string, b []byte) (mh.Multihash, error) {
-	if len(key) == 34 && key[0] == mh.SHA2_256 && key[1] == 32 {
+	if isSha256(key) {
 		sum := sha256.Sum256(b)
 		return append(mh.Multihash{mh.SHA2_256, 32}, sum[:]...), nil
 	}
 	return sumLike(mh.Multihash(key), b)
+}
+
+// hashStep is how many bytes are hashed before their page checksums are taken,
+// so that the second pass finds them in the processor's cache.
+const hashStep = 16 * pageSize
+
+// hashPages is hashLike that also takes the page checksums of a block that is
+// to have them.
+func hashPages(key string, b []byte) (got mh.Multihash, sums []uint32, err error) {
+	if len(b) < pagedBlock {
+		got, err = hashLike(key, b)
+		return got, nil, err
+	}
+	if !isSha256(key) {
+		got, err = hashLike(key, b)
+		return got, pageSums(nil, b), err
+	}
+	sums = make([]uint32, 0, (len(b)+pageSize-1)/pageSize)
+	h := sha256.New()
+	for rest := b; len(rest) > 0; {
+		step := rest[:min(hashStep, len(rest))]
+		h.Write(step)
+		sums = pageSums(sums, step)
+		rest = rest[len(step):]
+	}
+	return h.Sum(mh.Multihash{mh.SHA2_256, sha256.Size}), sums, nil
+}
+
+// isSha256 tells whether a multihash is one of sha2-256 in full length.
+func isSha256(key string) bool {
+	return len(key) == 2+sha256.Size && key[0] == mh.SHA2_256 && key[1] == sha256.Size
 }
 
 // Has implements [Haser]. Its answer is that of the names: only an empty file
@@ -161,7 +218,11 @@ func (d *Dir) size(ctx context.Context, c cid.Cid) (int64, error) {
 		return 0, err
 	}
 	defer d.leave()
-	key := hashKey(c)
+	return d.length(hashKey(c))
+}
+
+// length is size for a call that has begun.
+func (d *Dir) length(key string) (int64, error) {
 	if e := d.table.get(key); e != nil {
 		return e.size, nil
 	}

@@ -116,7 +116,7 @@ func TestSweep(t *testing.T) {
 	gone := 0
 	for i := range uint64(blocks) {
 		c, _ := storetest.Block(i, 10)
-		ok, err := sweep.Delete(ctx, c.Hash())
+		_, ok, err := sweep.Delete(ctx, c.Hash())
 		if err != nil {
 			t.Error(err)
 		}
