@@ -138,12 +138,13 @@ func (t *Tree) Adopt(ctx context.Context, cred Cred, c cid.Cid, name string, rep
 		return nil, fmt.Errorf("tree: adopt %s: %w", c, err)
 	}
 	e.Ctime, e.Btime = stamp, stamp
-	touched, err := t.put(ctx, e, cid.Undef, name, replace, nil)
+	var touched []Touched
+	err = t.Keep(ctx, func() error {
+		touched, err = t.put(ctx, e, cid.Undef, name, replace, nil)
+		return err
+	}, c)
 	if err != nil {
 		return nil, fmt.Errorf("tree: adopt %s at %q: %w", c, name, err)
-	}
-	if err := t.keep(ctx, c); err != nil {
-		return touched, fmt.Errorf("tree: adopt %s: %w", c, err)
 	}
 	return touched, nil
 }

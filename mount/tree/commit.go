@@ -57,9 +57,11 @@ type CommitOptions struct {
 func (t *Tree) Commit(ctx context.Context, o CommitOptions) (k Kept, made bool, err error) {
 	t.sealing.one.Lock()
 	defer t.sealing.one.Unlock()
+	defer t.lease()()
 	return t.commit(ctx, o)
 }
 
+// commit is Commit for a caller that has sealing.one and a lease.
 func (t *Tree) commit(ctx context.Context, o CommitOptions) (k Kept, made bool, err error) {
 	if o.Name != "" {
 		if _, err := t.FindCommit(o.Name); err == nil {
@@ -68,7 +70,6 @@ func (t *Tree) commit(ctx context.Context, o CommitOptions) (k Kept, made bool, 
 			return k, false, err
 		}
 	}
-	defer t.lease()()
 	if err := t.publishAll(ctx); err != nil {
 		return k, false, err
 	}
@@ -345,7 +346,7 @@ func parseTime(text string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// Forget gives up kept commits, durably. What only they held is garbage then.
+// DropCommits gives up kept commits, durably. What only they held is garbage then.
 func (t *Tree) DropCommits(ctx context.Context, all ...Kept) error {
 	b := t.db.NewBatch()
 	defer b.Close()

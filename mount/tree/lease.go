@@ -2,65 +2,29 @@ package tree
 
 import (
 	"context"
-	"sync"
+
+	"github.com/ipfs/go-cid"
 )
 
-// putters count what puts blocks that nothing refers to yet, so that garbage
-// collection can tell what began before it: its blocks were not noted.
-type putters struct {
-	mu   sync.Mutex
-	gen  int
-	busy map[int]int // generation -> how many run
-	idle *sync.Cond
-}
-
-// lease says that the caller is about to put blocks and to refer to them in the
-// index; the function it returns ends that, after the reference was committed.
+// lease says that the caller puts blocks, or finds some, and is about to refer
+// to them in the index; the function it returns ends that, after the reference
+// was committed. A garbage collection takes its roots between leases, so that it
+// sees either the reference, or the puts. Leases do not nest.
 func (t *Tree) lease() (end func()) {
-	p := &t.putters
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.busy == nil {
-		p.busy, p.idle = make(map[int]int), sync.NewCond(&p.mu)
-	}
-	gen := p.gen
-	p.busy[gen]++
-	return func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.busy[gen]--; p.busy[gen] == 0 {
-			delete(p.busy, gen)
-			p.idle.Broadcast()
-		}
-	}
+	t.collector.roots.RLock()
+	return t.collector.roots.RUnlock
 }
 
-// settle waits for the leases that are out; later ones do not count.
-func (t *Tree) settle(ctx context.Context) error {
-	p := &t.putters
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.busy == nil {
-		p.busy, p.idle = make(map[int]int), sync.NewCond(&p.mu)
-	}
-	p.gen++
-	stop := context.AfterFunc(ctx, func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.idle.Broadcast()
-	})
-	defer stop()
-	for ctx.Err() == nil {
-		old := 0
-		for gen, n := range p.busy {
-			if gen < p.gen {
-				old += n
-			}
+// Keep calls refer, which makes the index refer to the DAGs below roots, durably
+// or not, with their blocks protected from a collection that runs. It is for
+// blocks that were there before, which nothing may refer to. Errors:
+// store.ErrNotFound when a collection has deleted some already.
+func (t *Tree) Keep(ctx context.Context, refer func() error, roots ...cid.Cid) error {
+	defer t.lease()()
+	for _, c := range roots {
+		if err := t.keep(ctx, c); err != nil {
+			return err
 		}
-		if old == 0 {
-			return nil
-		}
-		p.idle.Wait()
 	}
-	return ctx.Err()
+	return refer()
 }

@@ -30,15 +30,15 @@ type Tree struct {
 	content *content.Files
 	log     *slog.Logger
 
-	ns       sync.RWMutex // see the package comment
-	table    table
-	inos     inos
-	dirtySet dirtySet
-	record   recording
-	sealing  sealState
-	grave    grave
-	putters  putters
-	quiet    quiet
+	ns        sync.RWMutex // see the package comment
+	table     table
+	inos      inos
+	dirtySet  dirtySet
+	record    recording
+	sealing   sealState
+	grave     grave
+	collector collector
+	quiet     quiet
 
 	life context.Context // of background work, and of what no request waits for
 	stop context.CancelFunc

@@ -27,12 +27,13 @@ type undoing struct {
 }
 
 // Restore puts what a commit has at the path from in place of what is at to, by
-// reference and at one moment, with all its attributes. The state before is
-// committed first, so that Undo can bring it back. Errors: fs.ErrNotExist.
+// reference and at one moment, with all its attributes. Hard links to names
+// outside of from become files of their own. The state before is committed first, so that Undo can bring it back. Errors: fs.ErrNotExist.
 func (t *Tree) Restore(ctx context.Context, c cid.Cid, from, to string) ([]Touched, error) {
 	// Nobody changes the tree's history meanwhile: the commit stays kept.
 	t.sealing.one.Lock()
 	defer t.sealing.one.Unlock()
+	defer t.lease()()
 	touched, err := t.restore(ctx, c, from, to)
 	if err != nil {
 		return nil, fmt.Errorf("tree: restore %s:%s to %q: %w", c, from, to, err)
@@ -41,6 +42,9 @@ func (t *Tree) Restore(ctx context.Context, c cid.Cid, from, to string) ([]Touch
 }
 
 func (t *Tree) restore(ctx context.Context, c cid.Cid, from, to string) ([]Touched, error) {
+	if err := t.keep(ctx, c); err != nil {
+		return nil, err
+	}
 	commit, err := t.LoadCommit(ctx, c)
 	if err != nil {
 		return nil, err
@@ -61,9 +65,6 @@ func (t *Tree) restore(ctx context.Context, c cid.Cid, from, to string) ([]Touch
 	if err != nil {
 		return nil, err
 	}
-	if err := t.keep(ctx, c); err != nil {
-		return touched, err
-	}
 	return touched, t.db.Sync(ctx)
 }
 
@@ -72,6 +73,7 @@ func (t *Tree) restore(ctx context.Context, c cid.Cid, from, to string) ([]Touch
 func (t *Tree) Undo(ctx context.Context) (path string, touched []Touched, err error) {
 	t.sealing.one.Lock()
 	defer t.sealing.one.Unlock()
+	defer t.lease()()
 	val, err := t.db.Ref(refUndo)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil, fmt.Errorf("tree: undo: %w", ErrNothing)

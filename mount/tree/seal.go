@@ -88,7 +88,9 @@ type sealingFile struct {
 // running seal's cut: with their chunks stored, their blocks made durable by one
 // flush, and their overlays emptied up to then.
 func (t *Tree) sealFiles(ctx context.Context, inos []Ino, atCut bool) ([]seal.File, error) {
-	defer t.lease()()
+	if !atCut { // else the seal has one
+		defer t.lease()()
+	}
 	files := make([]sealingFile, len(inos))
 	defer func() {
 		for i := range files {

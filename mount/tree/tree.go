@@ -33,6 +33,8 @@ import (
 	"log/slog"
 	"time"
 
+	mh "github.com/multiformats/go-multihash"
+
 	"cafs/linksys"
 	"cafs/linksys/unixfs"
 	"cafs/mount/tree/content"
@@ -130,6 +132,8 @@ type Options struct {
 	// Committed, when set, is called with each commit before the index refers to
 	// it, its blocks being durable; an error fails the commit.
 	Committed func(Kept) error
+	// Deleted, when set, hears of each block that a collection deleted.
+	Deleted func(mh.Multihash)
 	// Changed, when set, is called without locks held after the attributes of
 	// an inode changed in a way the kernel did not ask for (suid cleared by a
 	// write), so that caches can be dropped.
