@@ -51,6 +51,8 @@ type Repo struct {
 	Sys   *linksys.System
 
 	log     *slog.Logger
+	staging disk.FS
+	ballast *content.Ballast
 	closers []closer // what to close, last first
 }
 
@@ -97,11 +99,18 @@ func Open(ctx context.Context, path string, o Options) (*Repo, error) {
 
 // open opens the parts that every command needs.
 func (r *Repo) open(o Options) error {
-	fsys, err := r.folder(IndexName)
+	fsys, err := r.folder(StagingName)
 	if err != nil {
 		return err
 	}
-	if r.DB, err = index.Open(fsys, index.Options{CacheBytes: o.IndexCache, Logger: r.log}); err != nil {
+	r.staging = fsys
+	if r.ballast, err = content.OpenBallast(fsys, r.log); err != nil {
+		return fmt.Errorf("repo: %s: %w", filepath.Join(r.Path, StagingName), err)
+	}
+	if fsys, err = r.folder(IndexName); err != nil {
+		return err
+	}
+	if r.DB, err = index.Open(fsys, index.Options{CacheBytes: o.IndexCache, NoRoom: r.ballast.Release, Logger: r.log}); err != nil {
 		return fmt.Errorf("repo: %s: %w", filepath.Join(r.Path, IndexName), err)
 	}
 	r.closing("index", r.DB.Close)
@@ -157,10 +166,6 @@ type TreeOptions struct {
 
 // OpenTree opens the working tree, which Close closes, making everything durable.
 func (r *Repo) OpenTree(ctx context.Context, o TreeOptions) (*tree.Tree, *content.Files, error) {
-	staging, err := r.folder(StagingName)
-	if err != nil {
-		return nil, nil, err
-	}
 	var segments []index.Segment
 	for s, err := range r.DB.Segments() {
 		if err != nil {
@@ -169,7 +174,8 @@ func (r *Repo) OpenTree(ctx context.Context, o TreeOptions) (*tree.Tree, *conten
 		segments = append(segments, s)
 	}
 	files, err := content.Open(content.Config{
-		Staging:      staging,
+		Staging:      r.staging,
+		Ballast:      r.ballast,
 		Blocks:       r.Store,
 		OpenBase:     r.openBase,
 		Leaf:         r.Profile.Leaf,

@@ -14,6 +14,10 @@ const (
 	permSticky = 0o1000
 )
 
+// recordRoom is about what the records of a new name take in the index, in
+// bytes, until they are compacted.
+const recordRoom = 4096
+
 // Create makes a file, directory, FIFO, socket or device and takes a reference
 // on it. The permissions are n.Perm less cred.Umask, or as the parent's default
 // ACL has it; a setgid parent gives its group, and to directories its setgid bit.
@@ -53,6 +57,9 @@ func (t *Tree) make(cred Cred, parent Ino, name string, rec index.Inode) (Attr, 
 	}
 	defer t.unlock(p)
 	if err := t.absent(parent, name); err != nil {
+		return Attr{}, err
+	}
+	if err := t.content.Room(recordRoom); err != nil {
 		return Attr{}, err
 	}
 	ino, err := t.newIno()
@@ -113,6 +120,9 @@ func (t *Tree) Tmpfile(cred Cred, parent Ino, perm uint16) (Attr, error) {
 		return Attr{}, err
 	}
 	defer t.unlock(p)
+	if err := t.content.Room(recordRoom); err != nil {
+		return Attr{}, err
+	}
 	ino, err := t.newIno()
 	if err != nil {
 		return Attr{}, err
@@ -167,6 +177,9 @@ func (t *Tree) Link(ino, parent Ino, name string) (Attr, error) {
 	defer n.mu.Unlock()
 	e := t.begin()
 	defer e.Close()
+	if err := t.content.Room(recordRoom); err != nil {
+		return Attr{}, err
+	}
 	rec := e.rec(n)
 	if rec.Nlink >= MaxLinks {
 		return Attr{}, syscall.EMLINK

@@ -226,7 +226,7 @@ func (f *failing) unnote() {
 	f.h.names = f.h.names[:step]
 	for _, h := range f.h.files {
 		if k := len(h.since); k > 0 && h.since[k-1] == step {
-			h.sums, h.since = h.sums[:k-1], h.since[:k-1]
+			h.sums, h.since, h.seen = h.sums[:k-1], h.since[:k-1], nil
 		}
 	}
 	f.h.mu.Lock()
@@ -274,10 +274,8 @@ func (f *failing) changedFile(before, after *node) *node {
 func (f *failing) compare() {
 	f.looks.Store(true)
 	defer f.looks.Store(false)
-	var want strings.Builder
-	f.root.dump("", &want, true)
-	if got := f.dump(); got != want.String() {
-		f.t.Errorf("%s: the tree differs from the model:\n%s", f.what, difference(got, want.String()))
+	if d := f.differs(); d != "" {
+		f.t.Errorf("%s: the tree differs from the model:\n%s", f.what, d)
 	}
 }
 

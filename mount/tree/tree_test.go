@@ -48,13 +48,15 @@ type rig struct {
 	disk  *disk.Mem
 	fault func(disk.Op) error // sees every call into the disk; may be nil
 	log   *slog.Logger
-	close func(clean bool) // an unclean one publishes nothing: as if the process had been killed
-	tree  *tree.Tree
-	files *content.Files
-	store *store.Dir
-	db    *index.DB
-	sys   *linksys.System
-	held  []tree.Ino
+	// ballast keeps room for deleting; it slows down the copying of disks.
+	ballast bool
+	close   func(clean bool) // an unclean one publishes nothing: as if the process had been killed
+	tree    *tree.Tree
+	files   *content.Files
+	store   *store.Dir
+	db      *index.DB
+	sys     *linksys.System
+	held    []tree.Ino
 }
 
 func newRig(t testing.TB) *rig {
@@ -119,7 +121,15 @@ func (r *rig) tryOpen() (err error) {
 		}
 	}
 	// Small memtables and segments: histories should get to see their ends.
-	if r.db, err = index.Open(sub[0], index.Options{Logger: r.log, MemTable: 256 << 10, RoomWait: 50 * time.Millisecond}); err != nil {
+	o := index.Options{Logger: r.log, MemTable: 256 << 10, RoomWait: 50 * time.Millisecond}
+	cfg := content.Config{Staging: sub[2], SegmentSize: 64 << 10}
+	if r.ballast {
+		if cfg.Ballast, err = content.OpenBallast(sub[2], r.log); err != nil {
+			return err
+		}
+		o.NoRoom, cfg.SpaceReserve = cfg.Ballast.Release, 4<<20
+	}
+	if r.db, err = index.Open(sub[0], o); err != nil {
 		return err
 	}
 	parts = append(parts, func() { r.db.Close() })
@@ -130,7 +140,7 @@ func (r *rig) tryOpen() (err error) {
 	sys := linksys.New(r.store, linksys.Options{})
 	r.sys = sys
 	parts = append(parts, func() { sys.Close() })
-	if r.files, err = r.contents(sub[2], sys); err != nil {
+	if r.files, err = r.contents(cfg, sys); err != nil {
 		return err
 	}
 	parts = append(parts, func() { r.files.Close() })
@@ -156,26 +166,24 @@ func (r *rig) tryOpen() (err error) {
 	return nil
 }
 
-func (r *rig) contents(staging disk.FS, sys *linksys.System) (*content.Files, error) {
+func (r *rig) contents(cfg content.Config, sys *linksys.System) (*content.Files, error) {
 	p, st := profile(), r.store
-	var segs []index.Segment
 	for s, err := range r.db.Segments() {
 		if err != nil {
 			return nil, err
 		}
-		segs = append(segs, s)
+		cfg.Segments = append(cfg.Segments, s)
 	}
-	return content.Open(content.Config{
-		Staging: staging, Blocks: st, ChunkSize: chunk, Segments: segs, SegmentSize: 64 << 10, Logger: r.log, Leaf: p.Leaf,
-		OpenBase: func(ctx context.Context, c cid.Cid) (content.Base, error) { return sys.OpenFile(ctx, c) },
-		LeafData: func(ctx context.Context, c cid.Cid) ([]byte, error) {
-			b, err := st.Get(ctx, c)
-			if err != nil {
-				return nil, err
-			}
-			return p.LeafData(c, b)
-		},
-	})
+	cfg.Blocks, cfg.ChunkSize, cfg.Logger, cfg.Leaf = st, chunk, r.log, p.Leaf
+	cfg.OpenBase = func(ctx context.Context, c cid.Cid) (content.Base, error) { return sys.OpenFile(ctx, c) }
+	cfg.LeafData = func(ctx context.Context, c cid.Cid) ([]byte, error) {
+		b, err := st.Get(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		return p.LeafData(c, b)
+	}
+	return content.Open(cfg)
 }
 
 // reopen ends the tree cleanly and opens it again.
@@ -351,16 +359,24 @@ func TestModel(t *testing.T) {
 
 func (w *world) compare(t *testing.T, when string) {
 	t.Helper()
-	var want strings.Builder
-	w.root.dump("", &want, true)
-	if got := w.dump(); got != want.String() {
-		t.Fatalf("%s: the tree differs from the model:\n%s", when, difference(got, want.String()))
+	if d := w.differs(); d != "" {
+		t.Fatalf("%s: the tree differs from the model:\n%s", when, d)
 	}
 	root, err := w.tree.Seal(t.Context(), tree.RootIno)
 	must(t, err)
 	if want := w.root.cid(t, profile()); root.Cid != want.Cid {
 		t.Fatalf("%s: CID %s, built at once %s", when, root.Cid, want.Cid)
 	}
+}
+
+// differs says how the tree differs from the model, "" if it does not.
+func (w *world) differs() string {
+	var want strings.Builder
+	w.root.dump("", &want, true)
+	if got := w.dump(); got != want.String() {
+		return difference(got, want.String())
+	}
+	return ""
 }
 
 func (r *rig) orphans() (n int) {

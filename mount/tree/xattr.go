@@ -75,6 +75,9 @@ func (t *Tree) Setxattr(ino Ino, name string, val []byte, flags int, killSgid bo
 	case len(val) > maxXattrValue:
 		return syscall.E2BIG
 	}
+	if err := t.content.Room(recordRoom + int64(len(val))); err != nil {
+		return err
+	}
 	return t.editXattrs(ino, func(e *edit, n *inode) error {
 		if name == aclAccess || name == aclDefault {
 			return t.setACL(e, n, name, val, killSgid)

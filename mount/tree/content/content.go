@@ -69,11 +69,12 @@ type Config struct {
 	OpenBase     func(ctx context.Context, c cid.Cid) (Base, error)
 	Leaf         func(data []byte) (unixfs.Block, error)
 	LeafData     func(ctx context.Context, c cid.Cid) ([]byte, error)
-	ChunkSize    int64 // bytes of content in a leaf
-	DirtyLimit   int64 // bytes of memory for unsaved contents; default 256 MiB
-	StagingLimit int64 // staged bytes above which Stats.OverStaged is set; default 1 GiB
-	SpaceReserve int64 // free bytes on the staging volume that writes leave alone; default 16 MiB
-	SegmentSize  int64 // bytes; a staging segment ends with the record that passes it; default 64 MiB
+	ChunkSize    int64    // bytes of content in a leaf
+	DirtyLimit   int64    // bytes of memory for unsaved contents; default 256 MiB
+	StagingLimit int64    // staged bytes above which Stats.OverStaged is set; default 1 GiB
+	Ballast      *Ballast // may be nil
+	SpaceReserve int64    // free bytes on the staging volume that writes leave alone; default 16 MiB
+	SegmentSize  int64    // bytes; a staging segment ends with the record that passes it; default 64 MiB
 	Segments     []index.Segment
 	Logger       *slog.Logger
 }
@@ -151,7 +152,7 @@ func open(cfg Config, heap bool) (*Files, error) {
 	}
 	fs := &Files{
 		cfg: cfg, log: cfg.Logger, staging: st, work: newQueue(), dirty: make(map[*File]struct{}),
-		pressed: make(chan struct{}, 1), space: space{fs: cfg.Staging, reserve: cfg.SpaceReserve},
+		pressed: make(chan struct{}, 1), space: space{fs: cfg.Staging, reserve: cfg.SpaceReserve, ballast: cfg.Ballast},
 	}
 	if fs.log == nil {
 		fs.log = slog.New(slog.DiscardHandler)

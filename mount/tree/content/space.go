@@ -13,6 +13,7 @@ import (
 type space struct {
 	fs      disk.FS
 	reserve int64
+	ballast *Ballast     // may be nil
 	avail   atomic.Int64 // at the last look
 	spent   atomic.Int64 // written since
 	looked  atomic.Int64 // when, in nanoseconds of the monotonic clock
@@ -21,6 +22,11 @@ type space struct {
 const lookAfter = 50 * time.Millisecond
 
 var epoch = time.Now()
+
+// Room returns ENOSPC when n more bytes might not fit the disk. It is for what
+// makes records of the index: without it, names would eat up the room that
+// removing them needs.
+func (fs *Files) Room(n int64) error { return fs.room(n) }
 
 // room returns ENOSPC when n more bytes, with those in memory that are yet to be
 // written, might not fit the disk. So a full disk fails the write that needs
@@ -37,6 +43,10 @@ func (fs *Files) room(n int64) error {
 	u, err := sp.fs.Usage()
 	if err != nil {
 		return fmt.Errorf("content: room on disk: %w", err)
+	}
+	if sp.ballast != nil {
+		sp.ballast.restore(u)
+		u.Avail -= sp.ballast.Missing()
 	}
 	sp.avail.Store(u.Avail)
 	sp.spent.Add(-spent)
@@ -60,6 +70,9 @@ func (fs *Files) Usage() (disk.Usage, error) {
 		return u, fmt.Errorf("content: room on disk: %w", err)
 	}
 	taken := fs.space.reserve + fs.mem.inUse()
+	if fs.space.ballast != nil {
+		taken += fs.space.ballast.Missing()
+	}
 	u.Free = max(0, u.Free-taken)
 	u.Avail = max(0, u.Avail-taken)
 	return u, nil

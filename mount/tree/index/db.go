@@ -38,6 +38,7 @@ type Options struct {
 	Logger     *slog.Logger  // nil: slog.Default()
 	CacheBytes int64         // of table blocks kept in memory; 0: 32 MiB
 	RoomWait   time.Duration // how long to wait for room on a full disk; 0: 10 s
+	NoRoom     func()        // called when the disk is found full: gives room back, if it can; may be nil
 	MemTable   uint64        // bytes of changes kept in memory before they become a table; 0: 16 MiB
 }
 
@@ -73,7 +74,7 @@ func Open(fs disk.FS, o Options) (*DB, error) {
 	if err := checkEngine(fs); err != nil {
 		return nil, fmt.Errorf("index: open: %w", err)
 	}
-	g := newGuard(fs, o.Logger, o.RoomWait)
+	g := newGuard(fs, o)
 	db := &DB{log: o.Logger, guard: g, stall: newStall()}
 	err := g.run(func() (err error) {
 		db.p, err = pebble.Open(".", engineOptions(g, db.stall, o))

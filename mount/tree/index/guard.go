@@ -38,6 +38,7 @@ type guard struct {
 	fs       disk.FS
 	log      *slog.Logger
 	roomWait time.Duration
+	noRoom   func() // may be nil
 
 	state   atomic.Int32
 	listed  atomic.Bool // the folder was read once
@@ -58,9 +59,9 @@ const (
 	roomPolls       = 200 // times it is looked for room while waiting
 )
 
-func newGuard(fs disk.FS, log *slog.Logger, roomWait time.Duration) *guard {
+func newGuard(fs disk.FS, o Options) *guard {
 	return &guard{
-		fs: fs, log: log, roomWait: roomWait,
+		fs: fs, log: o.Logger, roomWait: o.RoomWait, noRoom: o.NoRoom,
 		failed: make(chan struct{}), stopped: make(chan struct{}),
 	}
 }
@@ -118,6 +119,12 @@ func (g *guard) do(op, name string, call func() error) (done bool, err error) {
 // withRoom repeats a call that failed with err for want of room. Repeating a
 // partial write at the same offset is harmless.
 func (g *guard) withRoom(err error, call func() error) error {
+	if g.noRoom != nil {
+		g.noRoom()
+		if err = call(); !noRoom(err) {
+			return err
+		}
+	}
 	g.log.Warn("index: no room; waiting for some", "for", g.roomWait, "err", err)
 	tick := time.NewTicker(max(g.roomWait/roomPolls, time.Millisecond))
 	defer tick.Stop()
