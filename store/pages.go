@@ -22,9 +22,11 @@ const damagedLimit = 4096
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// pageSums are the CRC32C of the pages of b; its last one may be short.
-func pageSums(b []byte) []uint32 {
-	sums := make([]uint32, 0, (len(b)+pageSize-1)/pageSize)
+// pageSums appends the CRC32C of the pages of b, whose last one may be short.
+func pageSums(sums []uint32, b []byte) []uint32 {
+	if sums == nil {
+		sums = make([]uint32, 0, (len(b)+pageSize-1)/pageSize)
+	}
 	for len(b) > 0 {
 		n := min(len(b), pageSize)
 		sums = append(sums, crc32.Checksum(b[:n], castagnoli))
@@ -78,6 +80,15 @@ func (p *pageCache) get(key string) ([]uint32, bool) {
 		p.put(key, s)
 	}
 	return s, ok
+}
+
+// has tells whether a block was hashed in this run, as far as memory knows.
+func (p *pageCache) has(key string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, young := p.young[key]
+	_, old := p.old[key]
+	return young || old
 }
 
 // load asks memory, then the keeper.

@@ -79,7 +79,7 @@ func ignoreNotExist(err error) error {
 func (d *Dir) add(ctx context.Context, key, name string, block []byte) error {
 	e := &entry{key: key, name: name, size: int64(len(block))}
 	if len(block) >= largeBlock {
-		e.sums = pageSums(block)
+		e.sums = pageSums(nil, block)
 	}
 	if err := d.room.take(e.size); err != nil {
 		return err

@@ -63,9 +63,10 @@ func (d *Dir) load(key string, memory allocator) ([]byte, func(), error) {
 	defer f.Close()
 	b, release := memory(size)
 	read := f.ReadAt
-	if past, ok := f.(disk.PastReader); ok && size >= largeBlock && !d.opts.Buffered {
-		// What reads a whole block keeps it, in a cache of its own or in that of a
-		// mount; and it can, as the handle is ours alone.
+	if past, ok := f.(disk.PastReader); ok && size >= largeBlock && !d.opts.Buffered && !d.pages.has(key) {
+		// Who reads a whole block keeps it, in a cache of its own or in that of a
+		// mount, and most are read once: only one that comes again is worth the
+		// page cache. The handle is ours alone, as this needs.
 		read, b = past.ReadPast, b[:roundPages(size)]
 	}
 	if b, err = d.readInto(key, read, size, b); err != nil && release != nil {

@@ -23,6 +23,14 @@ type Getter interface {
 	Get(ctx context.Context, c cid.Cid) ([]byte, error)
 }
 
+// Lender is Get into memory that can be given back. The slice is read-only and
+// valid until release is called, by whoever is sure that nobody reads it any
+// more; release is nil when there is nothing to give back, and need not be
+// called: then the slice stays valid as Get's does. Errors: those of Getter.
+type Lender interface {
+	Lend(ctx context.Context, c cid.Cid) (block []byte, release func(), err error)
+}
+
 // RangeGetter reads len(p) bytes at off of a block, fewer only at its end (then
 // with io.EOF). What it returns was checked against the multihash or against
 // page checksums taken from bytes so checked.

@@ -115,6 +115,17 @@ func want(t *testing.T, s store.Store, c cid.Cid, b []byte) {
 			t.Fatalf("size %s: %d, %v, want %d", c, n, err, len(b))
 		}
 	}
+	if l, ok := s.(store.Lender); ok {
+		for range 2 { // the second time perhaps in the same memory
+			got, release, err := l.Lend(context.Background(), c)
+			if err != nil || !bytes.Equal(got, b) {
+				t.Fatalf("lend %s: %d bytes of %d, %v", c, len(got), len(b), err)
+			}
+			if release != nil {
+				release()
+			}
+		}
+	}
 }
 
 func testAbsent(t *testing.T, s store.Store) {
