@@ -13,6 +13,10 @@ import (
 // a large file does not push out the nodes it is found through. Both parts are
 // bounded in bytes, oldest use first. A block is fetched once however many ask
 // for it.
+//
+// The memory of a large leaf is the store's, to be given back: a reader borrows
+// it. Whoever hands bytes out to others keeps it instead, and then it is for the
+// garbage collector.
 type cache struct {
 	load loader
 
@@ -48,7 +52,46 @@ func newCache(nodeBytes, leafBytes int64, load loader) *cache {
 	return k
 }
 
-// peek returns an item that is there already, or nil.
+// What who gets an item wants to do with it: only see it in the cache, read it
+// until giveBack, or keep it for ever.
+type claim uint8
+
+const (
+	claimNone claim = iota
+	claimBorrow
+	claimKeep
+)
+
+// claim notes that an item is in use. The caller holds mu, and the item has not
+// been released.
+func (it *item) claim(as claim) {
+	switch as {
+	case claimBorrow:
+		it.borrowed++
+	case claimKeep:
+		it.kept = true
+	}
+}
+
+// free gives back the memory of an item that has left the cache, once nobody
+// reads it. The caller holds mu.
+func (it *item) free() {
+	if it.gone && !it.kept && it.borrowed == 0 && it.release != nil {
+		it.leaf, it.block = nil, nil // whoever still looked would notice
+		it.release()
+		it.release = nil
+	}
+}
+
+// giveBack ends a borrowing; its bytes must not be looked at any more.
+func (k *cache) giveBack(it *item) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	it.borrowed--
+	it.free()
+}
+
+// peek returns an item that is there already, to keep, or nil.
 func (k *cache) peek(c cid.Cid) *item {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -56,7 +99,24 @@ func (k *cache) peek(c cid.Cid) *item {
 	if e == nil || e.elem == nil {
 		return nil
 	}
+	return k.use(e, claimKeep)
+}
+
+// peekNode is peek for nodes only.
+func (k *cache) peekNode(c cid.Cid) *item {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	e := k.items[c]
+	if e == nil || e.elem == nil || e.it.class() != classNode {
+		return nil
+	}
+	return k.use(e, claimKeep)
+}
+
+// use claims an item that is listed. The caller holds mu.
+func (k *cache) use(e *held, as claim) *item {
 	k.parts[e.it.class()].lru.MoveToFront(e.elem)
+	e.it.claim(as)
 	return e.it
 }
 
@@ -67,10 +127,35 @@ func (k *cache) known(c cid.Cid) bool {
 	return k.items[c] != nil
 }
 
-// get returns an item, fetching it when nobody does yet. A fetch runs in the
+// ready tells whether an item is there.
+func (k *cache) ready(c cid.Cid) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	e := k.items[c]
+	return e != nil && e.elem != nil
+}
+
+// get returns an item to keep, fetching it when nobody does yet.
+func (k *cache) get(ctx context.Context, c cid.Cid) (*item, error) {
+	return k.find(ctx, c, claimKeep)
+}
+
+// borrow is get for who calls giveBack soon: a large leaf's memory can be used
+// again then.
+func (k *cache) borrow(ctx context.Context, c cid.Cid) (*item, error) {
+	return k.find(ctx, c, claimBorrow)
+}
+
+// warm is get without a use for the item.
+func (k *cache) warm(ctx context.Context, c cid.Cid) error {
+	_, err := k.find(ctx, c, claimNone)
+	return err
+}
+
+// find returns an item, fetching it when nobody does yet. A fetch runs in the
 // goroutine and context of whoever asked first; when that context ends, the
 // others who wait try again in their own.
-func (k *cache) get(ctx context.Context, c cid.Cid) (*item, error) {
+func (k *cache) find(ctx context.Context, c cid.Cid, as claim) (*item, error) {
 	for {
 		k.mu.Lock()
 		e := k.items[c]
@@ -78,13 +163,13 @@ func (k *cache) get(ctx context.Context, c cid.Cid) (*item, error) {
 			e = &held{c: c, ready: make(chan struct{})}
 			k.items[c] = e
 			k.mu.Unlock()
-			k.fetch(ctx, e)
+			k.fetch(ctx, e, as)
 			return e.it, e.err
 		}
 		if e.elem != nil {
-			k.parts[e.it.class()].lru.MoveToFront(e.elem)
+			it := k.use(e, as)
 			k.mu.Unlock()
-			return e.it, nil
+			return it, nil
 		}
 		k.mu.Unlock()
 		select {
@@ -92,9 +177,10 @@ func (k *cache) get(ctx context.Context, c cid.Cid) (*item, error) {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-		if e.err == nil || !isCancel(e.err) {
-			return e.it, e.err
+		if e.err != nil && !isCancel(e.err) {
+			return nil, e.err
 		}
+		// It is listed now, or its turn to leave came already: look again.
 	}
 }
 
@@ -102,8 +188,9 @@ func isCancel(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// fetch fills an entry this goroutine has just added. Failures are not kept.
-func (k *cache) fetch(ctx context.Context, e *held) {
+// fetch fills an entry this goroutine has just added, and claims it. Failures
+// are not kept.
+func (k *cache) fetch(ctx context.Context, e *held, as claim) {
 	done := false
 	defer func() { // a panicking loader must not leave others waiting
 		if !done {
@@ -120,6 +207,7 @@ func (k *cache) fetch(ctx context.Context, e *held) {
 	if e.err != nil {
 		delete(k.items, e.c)
 	} else {
+		e.it.claim(as)
 		k.add(e)
 	}
 	k.mu.Unlock()
@@ -136,5 +224,7 @@ func (k *cache) add(e *held) {
 		old := p.lru.Remove(p.lru.Back()).(*held)
 		p.size -= old.it.cost
 		delete(k.items, old.c)
+		old.it.gone = true
+		old.it.free()
 	}
 }

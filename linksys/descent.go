@@ -97,6 +97,14 @@ func (d *descent) block(ctx context.Context, c cid.Cid) ([]cid.Cid, error) {
 		return nil, err
 	}
 	d.ahead.reached(c)
+	if c.Prefix().Codec == cid.Raw {
+		it, err := d.s.cache.borrow(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		defer d.s.cache.giveBack(it)
+		return nil, d.note(c, it.block)
+	}
 	block, err := d.s.block(ctx, c)
 	if err != nil {
 		return nil, err

@@ -151,6 +151,36 @@ func (f *File) View(ctx context.Context, off, n int64) ([][]byte, error) {
 	return views, nil
 }
 
+// each calls use with n bytes at off, piece by piece as the blocks have them;
+// they are valid during the call.
+func (f *File) each(ctx context.Context, off, n int64, use func([]byte) error) error {
+	n = min(n, f.size-off)
+	whole := f.touch(off, n)
+	for n > 0 {
+		ref, err := f.locate(ctx, off)
+		if err != nil {
+			return err
+		}
+		skip := off - ref.start
+		m := min(n, ref.length-skip)
+		err = f.withLeaf(ctx, ref, m, whole, func(data []byte) error {
+			if data != nil {
+				return use(data[skip : skip+m])
+			}
+			part := make([]byte, m)
+			if err := f.readRange(ctx, ref, part, skip); err != nil {
+				return err
+			}
+			return use(part)
+		})
+		if err != nil {
+			return err
+		}
+		off, n = off+m, n-m
+	}
+	return nil
+}
+
 // Leaf returns the block that holds the byte at off and the range of the file
 // it holds. The block's file bytes are what unixfs.Profile.LeafData returns;
 // in a trickle layout it can be an interior node. Past the end: io.EOF.
@@ -207,67 +237,4 @@ func (f *File) child(ctx context.Context, at leafRef) (*item, error) {
 func (f *File) sizeError(at leafRef, got int64) error {
 	return fmt.Errorf("linksys: file %s: part %s at %d has %d bytes, its parent says %d: %w",
 		f.c, at.c, at.start, got, at.length, unixfs.ErrMalformed)
-}
-
-// smallRead: at most one part in this many of a leaf is read on its own.
-const smallRead = 4
-
-// readLeaf copies part of a leaf into p, which does not reach beyond it.
-func (f *File) readLeaf(ctx context.Context, ref leafRef, p []byte, skip int64, whole bool) error {
-	data, err := f.leafBytes(ctx, ref, int64(len(p)), whole)
-	if err != nil {
-		return err
-	}
-	if data == nil {
-		return f.readRange(ctx, ref, p, skip)
-	}
-	copy(p, data[skip:])
-	return nil
-}
-
-// leafBytes returns all of a leaf, or nil when n bytes of it are better read on
-// their own: it is a large raw block that is neither here nor needed whole.
-func (f *File) leafBytes(ctx context.Context, ref leafRef, n int64, whole bool) ([]byte, error) {
-	if ref.data != nil {
-		return ref.data, nil
-	}
-	if !f.tracked && f.s.isZeroLeaf(ref.c, ref.length) {
-		return zeroes(ref.length), nil
-	}
-	if !whole && !f.tracked && f.s.ranges != nil && n*smallRead <= ref.length {
-		it := f.s.cache.peek(ref.c)
-		if it == nil {
-			return nil, nil
-		}
-	}
-	it, err := f.load(ctx, ref.c)
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(it.leaf)) != ref.length {
-		return nil, f.sizeError(ref, int64(len(it.leaf)))
-	}
-	return it.leaf, nil
-}
-
-// readRange reads part of a raw leaf from the store, which checks it page by page.
-func (f *File) readRange(ctx context.Context, ref leafRef, p []byte, skip int64) error {
-	if ref.t != nil && !ref.t.measured(ref.i) {
-		got, err := f.s.size(ctx, ref.c)
-		if err != nil {
-			return err
-		}
-		if got != ref.length {
-			return f.sizeError(ref, got)
-		}
-		ref.t.setMeasured(ref.i)
-	}
-	n, err := f.s.ranges.GetRange(ctx, ref.c, p, skip)
-	if n == len(p) {
-		return nil
-	}
-	if err == nil || errors.Is(err, io.EOF) {
-		return f.sizeError(ref, skip+int64(n))
-	}
-	return fmt.Errorf("linksys: block %s: %w", ref.c, err)
 }

@@ -16,7 +16,8 @@ import (
 // loader finds a decoded block: the cache, or a walk that also notes it.
 type loader func(context.Context, cid.Cid) (*item, error)
 
-// item is a decoded block, immutable but for its memos: a leaf (bytes of a
+// item is a decoded block, immutable but for its memos and the end of its
+// memory: a leaf (bytes of a
 // file) or a node (anything with a structure).
 type item struct {
 	c    cid.Cid
@@ -27,6 +28,12 @@ type item struct {
 	sorted bool
 	block  []byte // the block itself
 	cost   int64  // bytes held, roughly
+
+	// Guarded by the cache's mu: what must end before release may be called.
+	release  func() // gives the memory of leaf and block back; may be nil
+	borrowed int    // readers at work
+	kept     bool   // bytes were handed out for ever
+	gone     bool   // out of the cache
 }
 
 // table says where the children of a file's interior node lie.
@@ -84,6 +91,15 @@ func (t *table) child(rel int64) int {
 
 // loadItem fetches and decodes a block. It is the cache's loader.
 func (s *System) loadItem(ctx context.Context, c cid.Cid) (*item, error) {
+	if s.lends != nil && c.Defined() && c.Prefix().Codec == cid.Raw && !isIdentity(c) {
+		block, release, err := s.lends.Lend(ctx, c)
+		if err != nil {
+			return nil, fmt.Errorf("linksys: block %s: %w", c, err)
+		}
+		it, err := decodeItem(c, block)
+		it.release = release
+		return it, err
+	}
 	block, err := s.get(ctx, c)
 	if err != nil {
 		return nil, err

@@ -126,7 +126,7 @@ func (f *File) upcoming(ctx context.Context, off int64) (cid.Cid, int64, error) 
 		if f.s.isZeroLeaf(at.c, at.length) || at.c.Prefix().MhType == mh.IDENTITY {
 			return cid.Undef, at.end(), nil
 		}
-		next := f.s.cache.peek(at.c)
+		next := f.s.cache.peekNode(at.c)
 		if next == nil && at.length > maxLeaf {
 			var err error
 			if next, err = f.s.cache.get(ctx, at.c); err != nil {
@@ -178,7 +178,7 @@ func (s *System) tryAhead(c cid.Cid) {
 func (s *System) spawn(c cid.Cid) bool {
 	ok := s.background(func(ctx context.Context) {
 		defer func() { <-s.tokens }()
-		_, _ = s.cache.get(ctx, c) // whoever needs the block meets the error
+		_ = s.cache.warm(ctx, c) // whoever needs the block meets the error
 	})
 	if !ok {
 		<-s.tokens

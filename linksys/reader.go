@@ -56,19 +56,16 @@ func (r *Reader) WriteRange(w io.Writer, n int64) (int64, error) {
 const viewStep = 1 << 20
 
 func (r *Reader) write(w io.Writer, end int64) (int64, error) {
-	var done int64
+	start := r.off
 	for r.off < end {
-		views, err := r.f.View(r.ctx, r.off, min(viewStep, end-r.off))
-		for _, v := range views {
-			n, werr := w.Write(v)
-			done, r.off = done+int64(n), r.off+int64(n)
-			if werr != nil {
-				return done, werr
-			}
-		}
+		err := r.f.each(r.ctx, r.off, min(viewStep, end-r.off), func(p []byte) error {
+			n, err := w.Write(p)
+			r.off += int64(n)
+			return err
+		})
 		if err != nil {
-			return done, err
+			return r.off - start, err
 		}
 	}
-	return done, nil
+	return r.off - start, nil
 }

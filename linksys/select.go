@@ -105,7 +105,8 @@ func (s *System) Select(ctx context.Context, root cid.Cid, o Selection) (*Select
 }
 
 // Blocks calls note for each block a traversal visits, once, in its order (depth
-// first). Blocks in identity CIDs do not count. An error of note ends it.
+// first); its bytes are valid during the call. Blocks in identity CIDs do not
+// count. An error of note ends it.
 func (v *Selected) Blocks(ctx context.Context, note func(c cid.Cid, block []byte) error) error {
 	return v.walk(ctx, note, nil)
 }

@@ -23,9 +23,10 @@ import (
 )
 
 // Blocks is what a System needs of a store. When the value also is a
-// [store.RangeGetter], [store.Sizer], [store.Haser] or [store.Syncer], those
-// roles are used: for small reads of large leaves, for sizes without reading,
-// for completeness checks and for durable imports.
+// [store.RangeGetter], [store.Lender], [store.Sizer], [store.Haser] or
+// [store.Syncer], those roles are used: for small reads of large leaves, for
+// reading through files, for sizes without reading, for completeness checks and
+// for durable imports.
 type Blocks interface {
 	store.Getter
 	store.Putter
@@ -48,6 +49,7 @@ type Options struct {
 type System struct {
 	blocks Blocks
 	ranges store.RangeGetter // nil when the store has no such role
+	lends  store.Lender      // nil when the store has no such role
 	sizes  store.Sizer       // nil when the store has no such role
 	log    *slog.Logger
 
@@ -99,6 +101,7 @@ func New(s Blocks, o Options) *System {
 	sys.cache = newCache(o.CacheBytes/4, o.CacheBytes-o.CacheBytes/4, sys.loadItem)
 	sys.ranges, _ = s.(store.RangeGetter)
 	sys.sizes, _ = s.(store.Sizer)
+	sys.lends, _ = s.(store.Lender)
 	sys.life, sys.stop = context.WithCancel(context.Background())
 	return sys
 }
