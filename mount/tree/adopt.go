@@ -228,8 +228,12 @@ func (t *Tree) makeRoom(ed *edit, p, g *inode, name string, replace bool) error 
 	if err != nil {
 		return err
 	}
-	n.mu.Lock()
-	ed.unlock = append(ed.unlock, func() { t.unlock(n) })
+	if ed.has(n) { // by another name
+		t.unpin(n, 1)
+	} else {
+		n.mu.Lock()
+		ed.unlock = append(ed.unlock, func() { t.unlock(n) })
+	}
 	t.bury(ed, n, p, d, g)
 	return nil
 }

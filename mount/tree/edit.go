@@ -53,6 +53,21 @@ func (e *edit) rec(n *inode) *index.Inode {
 	return &e.recs[e.n-1]
 }
 
+// has tells whether the change has a record of n already.
+func (e *edit) has(n *inode) bool {
+	for _, m := range e.nodes[:e.n] {
+		if m == n {
+			return true
+		}
+	}
+	for _, m := range e.more {
+		if m.n == n {
+			return true
+		}
+	}
+	return false
+}
+
 // commit enters the change into the index, unsynced, after all earlier ones.
 func (e *edit) commit() error {
 	for i, n := range e.nodes[:e.n] {

@@ -27,28 +27,29 @@ type leavesCount struct {
 // zeroLeaf keeps the leaf of a chunk of zeros.
 type zeroLeaf struct {
 	mu   sync.Mutex
-	root unixfs.Root
+	leaf unixfs.Block
 }
 
 // zeros returns and stores the leaf of n zeros.
 func (fs *Files) zeros(ctx context.Context, n int64) (unixfs.Root, error) {
-	full := n == fs.cfg.ChunkSize
+	if n != fs.cfg.ChunkSize {
+		return fs.store(ctx, make([]byte, n))
+	}
 	fs.zero.mu.Lock()
-	root := fs.zero.root
-	fs.zero.mu.Unlock()
-	if full && root.Cid.Defined() {
-		// It may have been collected since.
-		if _, err := fs.cfg.Blocks.Get(ctx, root.Cid); err == nil {
-			return root, nil
+	defer fs.zero.mu.Unlock()
+	leaf := fs.zero.leaf
+	if leaf.Data == nil {
+		var err error
+		if leaf, err = fs.cfg.Leaf(make([]byte, n)); err != nil {
+			return unixfs.Root{}, fmt.Errorf("content: encode leaf: %w", err)
 		}
+		fs.zero.leaf = leaf
 	}
-	root, err := fs.store(ctx, make([]byte, n))
-	if err == nil && full {
-		fs.zero.mu.Lock()
-		fs.zero.root = root
-		fs.zero.mu.Unlock()
+	// Put each time: it may have been collected, or is about to be.
+	if err := fs.cfg.Blocks.Put(ctx, leaf.Cid, leaf.Data); err != nil {
+		return unixfs.Root{}, fmt.Errorf("content: put leaf: %w", err)
 	}
-	return root, err
+	return unixfs.Root{Cid: leaf.Cid, Size: uint64(n), Tsize: uint64(len(leaf.Data))}, nil
 }
 
 // step is a run of chunks that differ from the base: one to be composed, or
