@@ -46,6 +46,9 @@ func TestCrowd(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	if t.Failed() {
+		return
+	}
 	command(t, "/", "find", m.Dir, "-ls")
 	command(t, m.Dir, "bash", "-c", "shopt -s dotglob; rm -rf -- *")
 	if left, err := os.ReadDir(m.Dir); err != nil || len(left) > 0 {

@@ -23,7 +23,7 @@ func TestMemory(t *testing.T) {
 			t.Errorf("%s: %d MiB resident, at most %d are allowed", what, got/mib, max/mib)
 		}
 	}
-	size := int64(harness.Scale(1<<30, 10<<30))
+	size := int64(harness.Scale(768<<20, 10<<30))
 	f, err := os.Create(m.Path("large"))
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func TestMemory(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for i := range harness.Scale(20_000, 200_000) {
+	for i := range harness.Scale(10_000, 200_000) {
 		if i%1000 == 0 {
 			mkdir(t, m.Path(fmt.Sprint("d", i/1000)))
 		}

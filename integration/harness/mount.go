@@ -70,6 +70,9 @@ func New(t testing.TB, o Options) *Mount {
 	dog := time.AfterFunc(limit, func() { m.bite(limit) })
 	t.Cleanup(func() {
 		dog.Stop()
+		if t.Failed() {
+			t.Logf("end of the log:\n%s", m.LogTail())
+		}
 		if m.Pid != 0 {
 			m.Umount()
 		}
