@@ -24,8 +24,9 @@ func (f *fileSystem) OpenDir(_ <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenO
 func (f *fileSystem) ReleaseDir(*fuse.ReleaseIn) { f.ops.add(opReleasedir) }
 
 // A position in a listing is 1 behind ".", 2 behind "..", and behind any other
-// entry its cookie and 2. Cookies only grow and are never used again, so a
-// position stays good whatever is made and removed.
+// entry its cookie and 2; they come in descending order. Cookies only grow and
+// are never used again for another name, so a position stays good whatever is
+// made and removed.
 const (
 	afterDot    = 1
 	afterDotDot = 2

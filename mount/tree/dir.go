@@ -46,9 +46,11 @@ func (t *Tree) acquire(d Dirent) (Attr, error) {
 	return n.attr(), nil
 }
 
-// Readdir lists the directory from behind cookie after (0: the start), in the
-// order of creation, without "." and "..", until yield returns false. An entry
-// that exists throughout is listed once, whatever else changes meanwhile.
+// Readdir lists the directory from behind cookie after (0: the start), newest
+// entries first, without "." and "..", until yield returns false. A name that
+// exists throughout is listed once, whatever else changes meanwhile, also when
+// it comes to lead elsewhere; a name entered meanwhile is not listed, so that
+// whoever makes or renames files while listing comes to an end.
 func (t *Tree) Readdir(dir Ino, after uint64, yield func(Dirent) bool) error {
 	if _, err := t.expandIno(dir); err != nil {
 		return err
@@ -219,8 +221,12 @@ func (t *Tree) absent(dir Ino, name string) error {
 func (t *Tree) addName(e *edit, dir *inode, name string, ino Ino, kind Kind) Dirent {
 	rec := e.rec(dir)
 	rec.Next++
-	d := Dirent{Name: name, Ino: ino, Kind: kind, Cookie: rec.Next}
+	return t.setName(e, dir, Dirent{Name: name, Ino: ino, Kind: kind, Cookie: rec.Next})
+}
+
+// setName enters d at a cookie that was given out before, and is free.
+func (t *Tree) setName(e *edit, dir *inode, d Dirent) Dirent {
 	e.SetDirent(dir.ino, d)
-	t.changed(e, dir, name)
+	t.changed(e, dir, d.Name)
 	return d
 }

@@ -228,7 +228,9 @@ func (t *Tree) notBelow(top, dir Ino) error {
 	return nil
 }
 
-// move gives src its new name, which is taken from dst if there is one.
+// move gives src its new name, which is taken from dst if there is one. A name
+// that was there keeps its place in listings, and so does a file that stays in
+// its directory.
 func (t *Tree) move(e *edit, r *renaming) error {
 	if r.dst != nil {
 		if r.to.Kind == index.Dir {
@@ -238,7 +240,16 @@ func (t *Tree) move(e *edit, r *renaming) error {
 		}
 	}
 	t.removeEntry(e, r.src, r.oldDir, r.from)
-	d := t.addName(e, r.newDir, r.to.Name, r.src.ino, r.from.Kind)
+	d := Dirent{Name: r.to.Name, Ino: r.src.ino, Kind: r.from.Kind, Cookie: r.to.Cookie}
+	switch {
+	case r.dst != nil:
+		t.setName(e, r.newDir, d)
+	case r.newDir == r.oldDir:
+		d.Cookie = r.from.Cookie
+		t.setName(e, r.newDir, d)
+	default:
+		d = t.addName(e, r.newDir, d.Name, d.Ino, d.Kind)
+	}
 	t.repoint(e, r.src, r.oldDir, r.from.Cookie, r.newDir, d.Cookie)
 	return nil
 }
@@ -247,10 +258,10 @@ func (t *Tree) move(e *edit, r *renaming) error {
 func (t *Tree) exchange(e *edit, r *renaming) {
 	t.removeEntry(e, r.src, r.oldDir, r.from)
 	t.removeEntry(e, r.dst, r.newDir, r.to)
-	d := t.addName(e, r.newDir, r.to.Name, r.src.ino, r.from.Kind)
-	t.repoint(e, r.src, r.oldDir, r.from.Cookie, r.newDir, d.Cookie)
-	d = t.addName(e, r.oldDir, r.from.Name, r.dst.ino, r.to.Kind)
-	t.repoint(e, r.dst, r.newDir, r.to.Cookie, r.oldDir, d.Cookie)
+	t.setName(e, r.newDir, Dirent{Name: r.to.Name, Ino: r.src.ino, Kind: r.from.Kind, Cookie: r.to.Cookie})
+	t.repoint(e, r.src, r.oldDir, r.from.Cookie, r.newDir, r.to.Cookie)
+	t.setName(e, r.oldDir, Dirent{Name: r.from.Name, Ino: r.dst.ino, Kind: r.to.Kind, Cookie: r.from.Cookie})
+	t.repoint(e, r.dst, r.newDir, r.to.Cookie, r.oldDir, r.from.Cookie)
 }
 
 // repoint makes n's reference to one of its names follow it to another

@@ -234,9 +234,9 @@ func (r *rig) dumpNode(path string, ino tree.Ino, b *strings.Builder, contents f
 		return
 	}
 	children := map[string]tree.Ino{}
-	last := uint64(0)
+	last := ^uint64(0)
 	must(r.t, r.tree.Readdir(ino, 0, func(d tree.Dirent) bool {
-		if _, twice := children[d.Name]; twice || d.Cookie <= last {
+		if _, twice := children[d.Name]; twice || d.Cookie >= last {
 			r.t.Errorf("listing of %s: %q twice or out of order", path, d.Name)
 		}
 		last = d.Cookie

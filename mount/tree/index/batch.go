@@ -105,7 +105,7 @@ func (b *Batch) SetDirent(dir Ino, d Dirent) {
 	b.key = keyName(b.key, keyDirent, uint64(dir), d.Name)
 	b.val = appendUvarint(appendEntry(b.val[:0], d.Ino, d.Kind), d.Cookie)
 	b.set()
-	b.key = key2(b.key, keyCookie, uint64(dir), d.Cookie)
+	b.key = keyCookieOf(b.key, dir, d.Cookie)
 	b.val = append(appendEntry(b.val[:0], d.Ino, d.Kind), d.Name...)
 	b.set()
 }
@@ -114,7 +114,7 @@ func (b *Batch) SetDirent(dir Ino, d Dirent) {
 func (b *Batch) DeleteDirent(dir Ino, d Dirent) {
 	b.key = keyName(b.key, keyDirent, uint64(dir), d.Name)
 	b.delete()
-	b.key = key2(b.key, keyCookie, uint64(dir), d.Cookie)
+	b.key = keyCookieOf(b.key, dir, d.Cookie)
 	b.delete()
 }
 

@@ -104,8 +104,8 @@ type Inode struct {
 	Lazy bool
 }
 
-// Dirent is one name in a directory. Cookies grow within a directory; order by
-// cookie is order of creation.
+// Dirent is one name in a directory. Cookies grow within a directory; a name that
+// comes to lead elsewhere keeps its cookie.
 type Dirent struct {
 	Name   string
 	Ino    Ino

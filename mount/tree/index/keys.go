@@ -10,7 +10,7 @@ import (
 const (
 	keyInode   = 'i' // ino                 -> inode
 	keyDirent  = 'd' // dir name            -> ino, kind, cookie
-	keyCookie  = 'k' // dir cookie          -> ino, kind, name
+	keyCookie  = 'k' // dir ^cookie         -> ino, kind, name
 	keyBackref = 'b' // ino parent cookie   -> nothing
 	keyExtent  = 'e' // ino off             -> extent
 	keyChanged = 'n' // dir name            -> nothing
@@ -41,6 +41,11 @@ func key1(b []byte, kind byte, n uint64) []byte {
 
 func key2(b []byte, kind byte, n, m uint64) []byte {
 	return binary.BigEndian.AppendUint64(key1(b, kind, n), m)
+}
+
+// keyCookieOf is the key of an entry under its cookie: newest first, see Dirents.
+func keyCookieOf(b []byte, dir Ino, cookie uint64) []byte {
+	return key2(b, keyCookie, uint64(dir), ^cookie)
 }
 
 func keyName(b []byte, kind byte, n uint64, name string) []byte {

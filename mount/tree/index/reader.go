@@ -94,7 +94,7 @@ func (r *reader) Dirent(dir Ino, name string) (Dirent, error) {
 // DirentAt looks a cookie up in a directory. Error: fs.ErrNotExist.
 func (r *reader) DirentAt(dir Ino, cookie uint64) (Dirent, error) {
 	k := newKey()
-	k.b = key2(k.b, keyCookie, uint64(dir), cookie)
+	k.b = keyCookieOf(k.b, dir, cookie)
 	v, c, err := r.get(k)
 	if err != nil {
 		return Dirent{}, err
@@ -137,18 +137,18 @@ func closeAfter(c io.Closer, err error) error {
 	return err
 }
 
-// Dirents lists a directory's entries with cookies above after, by cookie.
-func (r *reader) Dirents(dir Ino, after uint64) iter.Seq2[Dirent, error] {
+// Dirents lists a directory's entries with cookies below before, from the
+// greatest down; 0 stands for all of them. So a reader that goes on where it
+// stopped never meets what was entered since, and comes to an end.
+func (r *reader) Dirents(dir Ino, before uint64) iter.Seq2[Dirent, error] {
 	prefix := key1(nil, keyCookie, uint64(dir))
-	if after+1 == 0 {
-		return func(func(Dirent, error) bool) {}
-	}
-	return scan(r, key2(nil, keyCookie, uint64(dir), after+1), prefixEnd(prefix), func(k, v []byte) (Dirent, error) {
+	// Without before, the greatest cookie there can be comes first.
+	return scan(r, keyCookieOf(nil, dir, before-1), prefixEnd(prefix), func(k, v []byte) (Dirent, error) {
 		cookie, ok := keyNum(k, 1)
 		if !ok {
 			return Dirent{}, ErrCorrupt
 		}
-		return decodeCookie(cookie, v)
+		return decodeCookie(^cookie, v)
 	})
 }
 
