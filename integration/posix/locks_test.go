@@ -119,7 +119,7 @@ func TestListingUnderChange(t *testing.T) {
 // and removed.
 func TestLargeFolder(t *testing.T) {
 	m := setup(t)
-	n := harness.Scale(20_000, 1_000_000)
+	n := harness.Scale(4_000, 1_000_000)
 	dir := m.Path("d")
 	must(t, os.Mkdir(dir, 0o755))
 	name := func(i int) string { return fmt.Sprintf("%s/%x-%d", dir, uint32(i)*2654435761, i) }
