@@ -182,6 +182,7 @@ func (db *DB) Close() error {
 	}
 	db.syncer.wait()
 	err := db.guard.run(func() error {
+		db.flushTables()
 		db.stall.stop() // looking at the engine waits for the manifest
 		return db.p.Close()
 	})
@@ -189,6 +190,25 @@ func (db *DB) Close() error {
 		return fmt.Errorf("index: close: %w", err)
 	}
 	return nil
+}
+
+// flushTables writes what is in memory into tables before a close, so that the
+// next open has no log to replay. What is in the log is safe without it: on a
+// full or failing disk it is given up.
+func (db *DB) flushTables() {
+	const patience = 5 * time.Second
+	if db.guard.err() != nil {
+		return
+	}
+	done, err := db.p.AsyncFlush()
+	if err != nil {
+		return
+	}
+	select {
+	case <-done:
+	case <-db.guard.failed:
+	case <-time.After(patience):
+	}
 }
 
 // Failed is closed when a write of the index has failed: from then on nothing
