@@ -133,10 +133,10 @@ func (t *Tree) setACL(e *edit, n *inode, name string, val []byte, killSgid bool)
 			return err
 		}
 	}
-	if n.rec.Kind == index.Symlink {
+	if n.kind == index.Symlink {
 		return syscall.EOPNOTSUPP
 	}
-	if name == aclDefault && n.rec.Kind != index.Dir {
+	if name == aclDefault && n.kind != index.Dir {
 		if a == nil {
 			return nil
 		}

@@ -192,7 +192,7 @@ func (t *Tree) evacuate(ctx context.Context, ino Ino, seg uint64) error {
 		return nil // removed since: nothing to move
 	}
 	defer t.unpin(n, 1)
-	if n.rec.Kind != index.File {
+	if n.kind != index.File {
 		return nil
 	}
 	f, err := t.rlockContents(n)

@@ -89,7 +89,7 @@ func (t *Tree) make(cred Cred, parent Ino, name string, rec index.Inode) (Attr, 
 	if err := e.commit(); err != nil {
 		return Attr{}, err
 	}
-	n := &inode{ino: ino, rec: rec}
+	n := newInode(ino, rec)
 	n.noted.Store(t.record.gen) // by addName
 	t.insert(n)
 	return n.attr(), nil
@@ -140,7 +140,7 @@ func (t *Tree) Tmpfile(cred Cred, parent Ino, perm uint16) (Attr, error) {
 	if err := e.commit(); err != nil {
 		return Attr{}, err
 	}
-	n := &inode{ino: ino, rec: rec}
+	n := newInode(ino, rec)
 	t.insert(n)
 	return n.attr(), nil
 }
@@ -159,7 +159,7 @@ func (t *Tree) Link(ino, parent Ino, name string) (Attr, error) {
 		return Attr{}, err
 	}
 	defer t.unpin(n, 1)
-	if n.rec.Kind == index.Dir {
+	if n.kind == index.Dir {
 		return Attr{}, syscall.EPERM
 	}
 	if err := t.note(n); err != nil {

@@ -57,7 +57,7 @@ func (s *sealState) wasTouched(dir Ino) bool {
 // until the running seal has ended: it may be a part of the cut. The caller
 // holds the lock of n's table shard.
 func (s *sealState) hold(n *inode) bool {
-	if !s.active.Load() || n.rec.Kind != index.File || !n.rec.Unsealed {
+	if !s.active.Load() || n.kind != index.File || !n.rec.Unsealed {
 		return false
 	}
 	s.mu.Lock()

@@ -174,7 +174,7 @@ func (t *Tree) markedDir(dir Ino) (*inode, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n.rec.Kind != index.Dir {
+	if n.kind != index.Dir {
 		t.unpin(n, 1)
 		return nil, syscall.ENOTDIR
 	}

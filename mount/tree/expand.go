@@ -18,7 +18,7 @@ func (t *Tree) reader() history.Reader { return history.Reader{Sys: t.opts.Sys, 
 // directory is, so nothing is marked or noted. The caller holds no inode but
 // directories above n.
 func (t *Tree) expand(n *inode) error {
-	if n.rec.Kind != index.Dir { // never changes
+	if n.kind != index.Dir {
 		return nil
 	}
 	n.mu.RLock()
@@ -80,7 +80,7 @@ func (t *Tree) expandIno(dir Ino) (done bool, err error) {
 		return false, err
 	}
 	defer t.unpin(n, 1)
-	if n.rec.Kind != index.Dir {
+	if n.kind != index.Dir {
 		return false, nil
 	}
 	n.mu.RLock()
@@ -160,7 +160,7 @@ func (t *Tree) walk(names []string) (*inode, error) {
 	}
 	for _, name := range names {
 		a, err := t.Lookup(n.ino, name)
-		if err == nil && n.rec.Kind != index.Dir {
+		if err == nil && n.kind != index.Dir {
 			err = syscall.ENOTDIR
 		}
 		t.unpin(n, 1)

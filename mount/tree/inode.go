@@ -16,7 +16,10 @@ import (
 // An inode is an object of the tree that is in memory because somebody refers
 // to it or because its contents are not published yet.
 type inode struct {
-	ino  Ino
+	ino    Ino
+	kind   Kind   // these never change and need no lock
+	target string // of a symbolic link
+
 	refs int64 // guarded by the table shard; the kernel's look-ups plus running operations
 
 	publish sync.Mutex // one uncommitted cut at a time
@@ -34,6 +37,17 @@ type inode struct {
 	noted  atomic.Uint32 // the generation in which its names were noted; see recording
 	reaped bool          // guarded by the table shard: gone from the index
 	dirty  atomic.Bool   // in the tree's dirty set
+}
+
+func newInode(ino Ino, rec index.Inode) *inode {
+	return &inode{ino: ino, kind: rec.Kind, target: rec.Target, rec: rec}
+}
+
+// copyRec returns the record. The caller holds n.mu, shared or not.
+func (n *inode) copyRec() index.Inode {
+	n.attrs.Lock()
+	defer n.attrs.Unlock()
+	return n.rec
 }
 
 const tableShards = 256
@@ -71,7 +85,8 @@ func (t *Tree) pin(ino Ino) (*inode, error) {
 		}
 		return nil, err
 	}
-	n := &inode{ino: ino, refs: 1, rec: rec}
+	n := newInode(ino, rec)
+	n.refs = 1
 	s.byID[ino] = n
 	t.table.count.Add(1)
 	return n, nil
@@ -146,7 +161,7 @@ func (t *Tree) reap(n *inode) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.rec.Kind == index.File && (n.file != nil || n.rec.Size > 0) {
+	if n.kind == index.File && (n.file != nil || n.rec.Size > 0) {
 		if _, err := t.contents(n); err == nil {
 			n.file.Drop(b)
 		} else {
@@ -165,8 +180,8 @@ func (t *Tree) contents(n *inode) (*content.File, error) {
 	if n.file != nil {
 		return n.file, nil
 	}
-	if n.rec.Kind != index.File {
-		if n.rec.Kind == index.Dir {
+	if n.kind != index.File {
+		if n.kind == index.Dir {
 			return nil, syscall.EISDIR
 		}
 		return nil, syscall.EINVAL
@@ -268,10 +283,10 @@ func (t *Tree) Readlink(ino Ino) (string, error) {
 		return "", err
 	}
 	defer t.unpin(n, 1)
-	if n.rec.Kind != index.Symlink { // kind and target never change
+	if n.kind != index.Symlink {
 		return "", syscall.EINVAL
 	}
-	return n.rec.Target, nil
+	return n.target, nil
 }
 
 // inos hands out inode numbers from a range reserved in the index.

@@ -207,7 +207,7 @@ func (t *Tree) mark(n *inode) error {
 		n.mu.RUnlock()
 		return nil
 	}
-	rec := n.rec
+	rec := n.copyRec()
 	n.mu.RUnlock()
 	if n.ino != RootIno && n.ino != t.grave.ino() && rec.Nlink > 0 {
 		names, err := t.namesOf(n.ino, &rec)

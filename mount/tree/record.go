@@ -86,7 +86,7 @@ func (t *Tree) note(n *inode) error {
 		return nil
 	}
 	n.mu.RLock()
-	rec := n.rec
+	rec := n.copyRec()
 	n.mu.RUnlock()
 	if n.ino != RootIno && n.ino != t.grave.ino() && rec.Nlink > 0 {
 		names, err := t.namesOf(n.ino, &rec)

@@ -28,7 +28,7 @@ func (t *Tree) Seal(ctx context.Context, ino Ino) (unixfs.Root, error) {
 		return unixfs.Root{}, err
 	}
 	defer t.unpin(n, 1)
-	switch n.rec.Kind { // never changes
+	switch n.kind {
 	case index.File:
 		done, err := t.sealFiles(ctx, []Ino{ino}, false)
 		if err != nil {
@@ -39,7 +39,7 @@ func (t *Tree) Seal(ctx context.Context, ino Ino) (unixfs.Root, error) {
 		return t.sealDir(ctx, ino)
 	case index.Symlink:
 		b := blockSet{t: t, ctx: ctx}
-		root, err := t.opts.Profile.Symlink(n.rec.Target, b.emit)
+		root, err := t.opts.Profile.Symlink(n.target, b.emit)
 		if err == nil {
 			err = b.flush()
 		}
