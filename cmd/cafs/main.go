@@ -62,6 +62,8 @@ func newApp() *cli.App {
 			mountCommand(), umountCommand(), statusCommand(), syncCommand(),
 			cidCommand(), addCommand(),
 			lsCommand(), catCommand(), getCommand(), statCommand(), blockCommand(), dagCommand(),
+			snapshotCommand(), logCommand(), diffCommand(), restoreCommand(), undoCommand(), cpCommand(),
+			pinCommand(), gcCommand(),
 			initCommand(), verifyCommand(), versionCommand(),
 		},
 		Action: func(c *cli.Context) error {

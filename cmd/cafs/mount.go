@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +32,8 @@ type mountOptions struct {
 	allowOther     bool
 	allowSuid      bool
 	allowDev       bool
-	readyFD        int // we are the background process: report there
+	keep           *repo.Keep // nil: the default
+	readyFD        int        // we are the background process: report there
 }
 
 func mountCommand() *cli.Command {
@@ -43,7 +45,7 @@ func mountCommand() *cli.Command {
 			"unmounted: by Ctrl-C, 'cafs umount DIR', 'umount DIR' or SIGTERM, all of which\n" +
 			"lose nothing. With CMD, runs it while mounted and exits with its status.\n\n" +
 			example("cafs mount ~/c", "cafs mount -b --repo /data/repo /mnt/c", "cafs mount ~/c -- make -C ~/c/src"),
-		Flags: []cli.Flag{
+		Flags: append([]cli.Flag{
 			repoFlag(),
 			&cli.BoolFlag{Name: "background", Aliases: []string{"b"}, Usage: "return as soon as the mount answers"},
 			&cli.StringFlag{Name: "profile", Usage: "how contents get their CIDs, in a repository that is made now", DefaultText: repo.DefaultProfile},
@@ -55,7 +57,7 @@ func mountCommand() *cli.Command {
 			&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "log more"},
 			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "say nothing when all is well"},
 			&cli.IntFlag{Name: "ready-fd", Hidden: true, Value: -1},
-		},
+		}, keepFlags()...),
 		Action: func(c *cli.Context) error {
 			o, err := mountFlags(c)
 			if err != nil {
@@ -96,6 +98,9 @@ func mountFlags(c *cli.Context) (o mountOptions, err error) {
 	if (o.allowSuid || o.allowDev) && os.Geteuid() != 0 {
 		return o, usagef("--allow-suid and --allow-dev are for root")
 	}
+	if o.keep, err = keepOf(c); err != nil {
+		return o, err
+	}
 	if err := checkProfile(o.profile); err != nil {
 		return o, err
 	}
@@ -122,6 +127,10 @@ func (o mountOptions) args() []string {
 	}
 	if o.commitInterval > 0 {
 		args = append(args, "--commit-interval", o.commitInterval.String())
+	}
+	if k := o.keep; k != nil {
+		args = append(args, "--keep-last", fmt.Sprint(k.Last), "--keep-hourly", fmt.Sprint(k.Hourly),
+			"--keep-daily", fmt.Sprint(k.Daily), "--keep-weekly", fmt.Sprint(k.Weekly))
 	}
 	for _, f := range []struct {
 		name string
@@ -174,6 +183,7 @@ func (o mountOptions) daemon(log *slog.Logger) daemon.Options {
 		AllowOther:     o.allowOther,
 		AllowSuid:      o.allowSuid,
 		AllowDev:       o.allowDev,
+		Keep:           *cmp.Or(o.keep, &repo.DefaultKeep),
 		Version:        versionString(),
 		Logger:         log,
 		Waiting:        waiting,

@@ -20,6 +20,7 @@ type umountOptions struct {
 	dir   string
 	lazy  bool
 	force bool
+	seal  bool
 }
 
 func umountCommand() *cli.Command {
@@ -34,6 +35,7 @@ func umountCommand() *cli.Command {
 		Flags: []cli.Flag{
 			repoFlag(),
 			&cli.BoolFlag{Name: "force", Aliases: []string{"f"}, Usage: "unmount although in use; what is open there fails from now on"},
+			&cli.BoolFlag{Name: "seal", Usage: "commit the tree too, if it changed since the last commit"},
 			&cli.BoolFlag{Name: "lazy", Aliases: []string{"l"}, Usage: "take DIR away now, and end the mount when the last file there is closed"},
 		},
 		Action: func(c *cli.Context) error {
@@ -44,7 +46,7 @@ func umountCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			return runUmount(c.Context, umountOptions{r, c.Args().First(), c.Bool("lazy"), c.Bool("force")})
+			return runUmount(c.Context, umountOptions{r, c.Args().First(), c.Bool("lazy"), c.Bool("force"), c.Bool("seal")})
 		},
 	}
 }
@@ -67,8 +69,8 @@ func runUmount(ctx context.Context, o umountOptions) error {
 		return err
 	}
 	own := held && holder.Mountpoint == path // else it is dead, or a bind mount of one elsewhere
-	if o.force && own {
-		err = forceUnmount(ctx, at.Source)
+	if (o.force || o.seal) && own {
+		err = stopDaemon(ctx, at.Source, api.StopArg{Detach: o.force, Seal: o.seal})
 	} else {
 		err = daemon.Unmount(path, o.lazy || o.force || !held)
 	}
@@ -85,13 +87,13 @@ func runUmount(ctx context.Context, o umountOptions) error {
 	return waitFree(ctx, at.Source, holder)
 }
 
-func forceUnmount(ctx context.Context, repository string) error {
+func stopDaemon(ctx context.Context, repository string, arg api.StopArg) error {
 	c, err := api.Dial(ctx, repository)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	return c.Stop(ctx, api.StopArg{Detach: true})
+	return c.Stop(ctx, arg)
 }
 
 // notMounted is for a directory without a mount of ours: perhaps somebody else

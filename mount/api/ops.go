@@ -56,6 +56,8 @@ type Status struct {
 type StopArg struct {
 	// Detach ends it although it is in use: what is open there fails from now on.
 	Detach bool `json:"detach"`
+	// Seal commits the tree at the end.
+	Seal bool `json:"seal,omitempty"`
 }
 
 // CidArg names an object of the tree: by inode number, or by a slash-separated

@@ -26,6 +26,13 @@ func (d *daemon) onAdd(ctx context.Context, c *api.Call) (any, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	run := d.repo.Store.Sweep() // what is put, or found, no collection deletes
+	later := false
+	defer func() {
+		if !later {
+			run.End()
+		}
+	}()
 	p := progress{send: func(e api.AddEvent) { _ = c.Send(e, nil) }}
 	done := p.start()
 	root, stats, err := d.repo.Import(ctx, f, repo.ImportOptions{
@@ -50,7 +57,11 @@ func (d *daemon) onAdd(ctx context.Context, c *api.Call) (any, []byte, error) {
 		return nil, nil, err
 	}
 	if arg.NoSync && !arg.NoRoot {
-		d.later.Go(func() { d.keepLater(repo.Root{Cid: root.Cid, Name: arg.Name, Time: time.Now()}) })
+		later = true
+		d.later.Go(func() {
+			defer run.End()
+			d.keepLater(repo.Root{Cid: root.Cid, Name: arg.Name, Time: time.Now()})
+		})
 	}
 	return api.Added{Root: api.Root{Cid: root.Cid, Size: root.Size, Tsize: root.Tsize}, Stats: stats}, nil, nil
 }
@@ -118,7 +129,7 @@ func (d *daemon) onKeep(ctx context.Context, c *api.Call) (any, []byte, error) {
 	if _, err := d.repo.Store.Size(ctx, arg.Cid); err != nil {
 		return nil, nil, err
 	}
-	return nil, nil, d.repo.AddRoot(ctx, repo.Root{Cid: arg.Cid, Name: arg.Name, Time: time.Now()})
+	return nil, nil, d.history.Pin(ctx, repo.Root{Cid: arg.Cid, Name: arg.Name, Time: time.Now()})
 }
 
 // progress sends how far an import is, while it lasts.

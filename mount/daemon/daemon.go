@@ -45,6 +45,8 @@ type Options struct {
 
 	AllowOther, AllowSuid, AllowDev bool
 
+	Keep repo.Keep // which automatic commits are kept
+
 	Version string // of the program, for status
 	Logger  *slog.Logger
 	// Waiting is called when somebody else has the repository for a while.
@@ -86,9 +88,13 @@ type daemon struct {
 	api    api.Server
 	live   atomic.Pointer[mount.Server] // server, for callbacks that may come before it is set
 
-	stopping sync.Mutex     // one attempt to unmount at a time
-	later    sync.WaitGroup // what requests left to be done after their answer
-	forced   chan struct{}  // closed to end although the connection has not
+	stopping sync.Mutex // one attempt to unmount at a time
+	history  *repo.History
+	// sealAtEnd: commit before the tree is closed.
+	sealAtEnd atomic.Bool
+	idle      context.CancelFunc // ends housekeeping
+	later     sync.WaitGroup     // what requests left to be done after their answer
+	forced    chan struct{}      // closed to end although the connection has not
 }
 
 // Run mounts and serves until the mount ends; its error is what kept the mount
@@ -176,6 +182,7 @@ func (d *daemon) start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	d.history = &repo.History{Repo: d.repo, Tree: d.tree, Touched: d.touched}
 	d.api = api.Server{Handlers: d.handlers(), Logger: d.log}
 	if err := d.api.Listen(d.repo.Path); err != nil {
 		return err
@@ -184,6 +191,9 @@ func (d *daemon) start(ctx context.Context) (err error) {
 		return errors.Join(err, d.api.Close())
 	}
 	go d.api.Serve()
+	life, idle := context.WithCancel(context.WithoutCancel(ctx))
+	d.idle = idle
+	d.later.Go(func() { d.housekeeping(life) })
 	return nil
 }
 
@@ -311,7 +321,11 @@ func (d *daemon) end() error {
 	}
 	d.log.Info("unmounted, making the last changes durable")
 	err := d.api.Close()
+	d.idle()
 	d.later.Wait()
+	if d.sealAtEnd.Load() {
+		d.autoCommit(context.Background(), "seal")
+	}
 	err = errors.Join(err, d.repo.Close())
 	if err != nil {
 		d.log.Error("closed with losses", "err", err)

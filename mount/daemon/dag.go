@@ -38,6 +38,7 @@ func (d *daemon) onImport(ctx context.Context, c *api.Call) (any, []byte, error)
 	if err != nil {
 		return nil, nil, err
 	}
+	defer d.repo.Store.Sweep().End() // what is put, or found, no collection deletes
 	p := progress{send: func(e api.AddEvent) { _ = c.Send(e, nil) }}
 	defer p.start()()
 	res, err := d.repo.ImportCar(ctx, f, repo.CarOptions{

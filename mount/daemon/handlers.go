@@ -11,13 +11,14 @@ import (
 	mh "github.com/multiformats/go-multihash"
 
 	"cafs/mount/api"
+	"cafs/mount/repo"
 	"cafs/mount/tree"
 	"cafs/store"
 )
 
 // handlers are the operations of the control socket.
 func (d *daemon) handlers() map[string]api.Handler {
-	return map[string]api.Handler{
+	all := map[string]api.Handler{
 		api.OpStatus:   d.onStatus,
 		api.OpSync:     d.onSync,
 		api.OpStop:     d.onStop,
@@ -34,6 +35,10 @@ func (d *daemon) handlers() map[string]api.Handler {
 		api.OpBlockLen: d.onBlockLen,
 		api.OpBlockAll: d.onBlockAll,
 	}
+	for _, op := range repo.Ops {
+		all[op] = d.onHistory(op)
+	}
+	return all
 }
 
 func (d *daemon) onStatus(ctx context.Context, c *api.Call) (any, []byte, error) {
@@ -70,6 +75,9 @@ func (d *daemon) onStop(ctx context.Context, c *api.Call) (any, []byte, error) {
 	var arg api.StopArg
 	if err := c.Arg(&arg); err != nil {
 		return nil, nil, err
+	}
+	if arg.Seal {
+		d.sealAtEnd.Store(true)
 	}
 	return nil, nil, d.stop(arg.Detach)
 }

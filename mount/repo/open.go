@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ipfs/go-cid"
+	mh "github.com/multiformats/go-multihash"
 
 	"cafs/linksys"
 	"cafs/linksys/unixfs"
@@ -200,6 +201,12 @@ func (r *Repo) OpenTree(ctx context.Context, o TreeOptions) (*tree.Tree, *conten
 		Logger:         r.log,
 		Owner:          o.Owner,
 		Changed:        o.Changed,
+		Committed:      r.appendCommit,
+		Deleted: func(h mh.Multihash) {
+			if err := r.DB.DeletePages(h); err != nil {
+				r.log.Warn("page checksums of a deleted block stay", "err", err)
+			}
+		},
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("repo: tree: %w", err)

@@ -28,8 +28,8 @@ const (
 	refLinks  = "record/links" // the map of link ids that the inodes' records belong to
 )
 
-// ErrNoCommit: no kept commit has this name, time or CID.
-var ErrNoCommit = errors.New("no such snapshot")
+// ErrNoCommit: no kept commit has this name, time or CID. It is an fs.ErrNotExist.
+var ErrNoCommit = fmt.Errorf("no such snapshot: %w", fs.ErrNotExist)
 
 // Kept is a commit that the repository keeps.
 type Kept struct {
@@ -95,6 +95,30 @@ func (t *Tree) commit(ctx context.Context, o CommitOptions) (k Kept, made bool, 
 	}
 	return k, true, nil
 }
+
+// Peek returns what a commit would record now, without making one.
+func (t *Tree) Peek(ctx context.Context) (history.Commit, error) {
+	t.sealing.one.Lock()
+	defer t.sealing.one.Unlock()
+	defer t.lease()()
+	if err := t.publishAll(ctx); err != nil {
+		return history.Commit{}, err
+	}
+	cut, err := t.beginCut(true)
+	if err != nil {
+		return history.Commit{}, err
+	}
+	defer t.record.end()
+	defer cut.end()
+	w := &committing{t: t, ctx: ctx, cut: cut, blocks: &blockSet{t: t, ctx: ctx}}
+	if err := w.build(CommitOptions{}); err != nil {
+		return history.Commit{}, fmt.Errorf("tree: %w", err)
+	}
+	return w.commit, nil
+}
+
+// Reader reads commits, which need not be kept.
+func (t *Tree) Reader() history.Reader { return t.reader() }
 
 // committing is one commit on its way.
 type committing struct {

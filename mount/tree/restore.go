@@ -17,7 +17,7 @@ import (
 const refUndo = "tree/undo"
 
 // ErrNothing: there is no restore to be undone.
-var ErrNothing = errors.New("nothing to undo")
+var ErrNothing = fmt.Errorf("nothing to undo: %w", fs.ErrNotExist)
 
 // undoing is the value of refUndo: the state before the last restore, which put
 // something at Path.

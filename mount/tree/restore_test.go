@@ -73,7 +73,7 @@ func (r *rig) anonymous(k tree.Kept) string {
 	r.eachEntry("", c.Root, func(_ string, e history.Entry) { count[e.Link]++ })
 	var b strings.Builder
 	r.eachEntry("", c.Root, func(path string, e history.Entry) {
-		if count[e.Link] == 1 {
+		if e.Link != (history.LinkID{}) && count[e.Link] == 1 {
 			l, _, err := history.Find(r.ctx, r.load, c.Links, string(e.Link[:]))
 			must(r.t, err)
 			l.Name, l.Nlink = e.Name, 0

@@ -1,0 +1,103 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"cafs/mount/api"
+	"cafs/mount/repo"
+	"cafs/mount/tree"
+)
+
+// onHistory answers an operation of repo.History.
+func (d *daemon) onHistory(op string) api.Handler {
+	return func(ctx context.Context, c *api.Call) (any, []byte, error) {
+		var arg json.RawMessage
+		if err := c.Arg(&arg); err != nil {
+			return nil, nil, err
+		}
+		val, err := d.history.Do(ctx, op, arg, func(v any) error { return c.Send(v, nil) })
+		return val, nil, err
+	}
+}
+
+// touched tells the kernel of names that changed without its asking.
+func (d *daemon) touched(all []tree.Touched) {
+	s := d.live.Load()
+	if s == nil {
+		return
+	}
+	for _, t := range all {
+		var err error
+		if t.Name == "" {
+			err = s.NotifyContent(t.Dir)
+		} else {
+			err = s.NotifyEntry(t.Dir, t.Name)
+		}
+		if err != nil {
+			d.log.Warn("the kernel may show what was replaced", "dir", t.Dir, "name", t.Name, "err", err)
+		}
+	}
+}
+
+const (
+	autoCommitEvery = time.Hour
+	// collectCheckEvery is how often the free space is looked at, and
+	// collectPause how long after an automatic collection the next one waits at
+	// least: one that freed nothing helps no more the next minute.
+	collectCheckEvery = 30 * time.Second
+	collectPause      = 10 * time.Minute
+	// A collection begins when less than this is free: a twentieth, but no more
+	// than is worth the work.
+	lowShare = 20
+	lowMax   = 8 << 30 // bytes
+)
+
+// housekeeping makes hourly commits, gives up those that are not to be kept,
+// and collects garbage when room gets short, until ctx ends.
+func (d *daemon) housekeeping(ctx context.Context) {
+	hourly := time.NewTicker(autoCommitEvery)
+	defer hourly.Stop()
+	check := time.NewTicker(collectCheckEvery)
+	defer check.Stop()
+	var collected time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hourly.C:
+			d.autoCommit(ctx, "hourly")
+		case <-check.C:
+			if time.Since(collected) > collectPause && d.roomIsShort() {
+				collected = time.Now()
+				d.autoCollect(ctx)
+			}
+		}
+	}
+}
+
+// autoCommit commits when something changed.
+func (d *daemon) autoCommit(ctx context.Context, reason string) {
+	_, made, err := d.tree.Commit(ctx, tree.CommitOptions{Reason: reason, IfChanged: true})
+	if err == nil && made {
+		err = d.history.Prune(ctx, d.opts.Keep)
+	}
+	if err != nil && ctx.Err() == nil {
+		d.log.Error("automatic commit", "reason", reason, "err", err)
+	}
+}
+
+func (d *daemon) roomIsShort() bool {
+	u, err := d.tree.Statfs()
+	return err == nil && u.Avail < min(u.Total/lowShare, lowMax)
+}
+
+func (d *daemon) autoCollect(ctx context.Context) {
+	r, err := d.history.Collect(ctx, repo.CollectArg{Keep: &d.opts.Keep}, func(any) error { return nil })
+	if err != nil && ctx.Err() == nil {
+		d.log.Error("automatic collection of garbage", "err", err)
+		return
+	}
+	d.log.Info("collected garbage, since room is short", "blocks", r.Garbage, "bytes", r.GarbageBytes)
+}
