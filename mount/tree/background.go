@@ -85,7 +85,9 @@ func (q *quiet) waiting() int {
 	return n
 }
 
-// commitLoop publishes contents every commit interval (DESIGN 5a, O3).
+// commitLoop publishes contents every commit interval (DESIGN 5a, O3), and makes
+// them and the namespace durable: it bounds what a power cut can take from those
+// who never call fsync.
 func (t *Tree) commitLoop(ctx context.Context) {
 	tick := time.NewTicker(t.opts.CommitInterval)
 	defer tick.Stop()
@@ -100,6 +102,12 @@ func (t *Tree) commitLoop(ctx context.Context) {
 		}
 		if err := t.publishAll(ctx); err != nil && ctx.Err() == nil {
 			t.log.Error("publishing contents", "error", err)
+		}
+		if !t.db.Unsynced() {
+			continue
+		}
+		if err := t.db.Sync(ctx); err != nil && ctx.Err() == nil && t.db.Err() == nil {
+			t.log.Error("making the tree durable", "error", err)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package tree_test
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -383,5 +384,28 @@ func (w *world) barrier(t *testing.T, h *states) {
 		must(t, w.tree.Publish(t.Context()))
 	case 4:
 		must(t, w.tree.Reclaim(t.Context()))
+	}
+}
+
+// TestTick: without any fsync, what was done is durable after a commit interval.
+func TestTick(t *testing.T) {
+	h := newStates()
+	r := &rig{t: t, ctx: t.Context(), disk: emptyDisk(t), log: quiet, tick: time.Millisecond, close: func(bool) {}}
+	r.open()
+	defer func() { r.close(false) }()
+	w := newWorld(r, 1)
+	h.note(w)
+	want, got := w.create(w.root, "f", index.File)
+	noErr(t, "create", errors.Join(want, got))
+	noErr(t, "write", w.write(w.root.entries["f"], 10, 3*chunk))
+	h.note(w)
+	for end := time.Now().Add(20 * time.Second); r.tree.Stats().Dirty > 0 || r.db.Unsynced(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it is not")
+		}
+	}
+	h.acknowledge(w.root.entries["f"])
+	if reason := h.checkImage(t, image{disk: r.disk.Crash(1, 0), moment: h.now}, true); reason != "" {
+		t.Error(reason)
 	}
 }

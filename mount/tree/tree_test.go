@@ -50,6 +50,7 @@ type rig struct {
 	log   *slog.Logger
 	// ballast keeps room for deleting; it slows down the copying of disks.
 	ballast bool
+	tick    time.Duration    // the commit interval; 0: never
 	close   func(clean bool) // an unclean one publishes nothing: as if the process had been killed
 	tree    *tree.Tree
 	files   *content.Files
@@ -144,8 +145,12 @@ func (r *rig) tryOpen() (err error) {
 		return err
 	}
 	parts = append(parts, func() { r.files.Close() })
+	tick := r.tick
+	if tick == 0 {
+		tick = time.Hour
+	}
 	r.tree, err = tree.Open(r.ctx, tree.Options{DB: r.db, Content: r.files, Sys: sys, Blocks: r.store, Profile: profile(), Logger: r.log,
-		CommitInterval: time.Hour, SealAfter: time.Hour})
+		CommitInterval: tick, SealAfter: time.Hour})
 	if err != nil {
 		return err
 	}

@@ -52,6 +52,9 @@ type DB struct {
 	syncer syncer
 	closed atomic.Bool
 
+	commits atomic.Uint64 // batches applied
+	synced  atomic.Uint64 // of which so many are surely durable
+
 	reserveMu sync.Mutex // guards the number under keyNextIno
 }
 
@@ -239,8 +242,12 @@ func (db *DB) apply(b *pebble.Batch) error {
 	if err := db.p.Apply(b, pebble.NoSync); err != nil {
 		return fmt.Errorf("index: commit: %w", err)
 	}
+	db.commits.Add(1)
 	return db.guard.err()
 }
+
+// Unsynced tells whether a batch was committed that no Sync has covered.
+func (db *DB) Unsynced() bool { return db.synced.Load() != db.commits.Load() }
 
 // ReserveInos returns the first of n inode numbers that were never returned
 // before and never will be, not even after a crash. It waits for the disk, so

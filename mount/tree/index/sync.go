@@ -44,10 +44,15 @@ func (db *DB) Sync(ctx context.Context) error {
 
 // syncLog makes the log durable, by an empty record that asks for it.
 func (db *DB) syncLog() error {
+	covered := db.commits.Load()
 	if err := db.p.LogData(nil, pebble.Sync); err != nil {
 		return fmt.Errorf("index: sync: %w", err)
 	}
-	return db.guard.err()
+	if err := db.guard.err(); err != nil {
+		return err
+	}
+	db.synced.Store(covered) // one at a time is under way
+	return nil
 }
 
 // join returns a round that has not begun, and sees to it that it is run.
