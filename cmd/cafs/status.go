@@ -104,20 +104,23 @@ func runSync(ctx context.Context, repository string) error {
 }
 
 func runStatus(ctx context.Context, repository string, asJSON bool) error {
-	path, err := repo.Resolve(repository)
-	if err != nil {
-		return err
-	}
-	cfg, err := repo.ReadConfig(path)
-	if err != nil {
-		return err
-	}
-	s := api.Status{Repo: path, Profile: cfg.Profile, Shard: cfg.Shard}
-	if c, err := api.Dial(ctx, path); err == nil {
+	var s api.Status
+	// A daemon is asked before anything is read: it answers over a dead disk.
+	if c, err := api.Dial(ctx, repository); err == nil {
 		defer c.Close()
 		if s, err = c.Status(ctx); err != nil {
 			return err
 		}
+	} else {
+		path, err := repo.Resolve(repository)
+		if err != nil {
+			return err
+		}
+		cfg, err := repo.ReadConfig(path)
+		if err != nil {
+			return err
+		}
+		s = api.Status{Repo: path, Profile: cfg.Profile, Shard: cfg.Shard}
 	}
 	if asJSON {
 		return printJSON(os.Stdout, s)

@@ -18,6 +18,8 @@ import (
 	"cafs/linksys"
 	"cafs/linksys/car"
 	"cafs/store"
+
+	"golang.org/x/sys/unix"
 )
 
 // Client talks to the daemon that has a repository open. Its methods may be
@@ -38,7 +40,8 @@ const maxIdle = 8
 
 // Dial connects to the daemon of the repository at path. Errors: ErrNoDaemon.
 func Dial(ctx context.Context, path string) (*Client, error) {
-	dir, err := os.Open(path)
+	// O_PATH asks the file system nothing: a daemon is reached over a dead disk.
+	dir, err := os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("api: %s: %w", path, ErrNoDaemon)
 	} else if err != nil {
