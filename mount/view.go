@@ -23,6 +23,8 @@ import (
 //	.cafs/ipfs/<CID>[/path]  a UnixFS file, directory or link; else the bytes of the block
 //	.cafs/block/<CID>        the bytes of the block
 //	.cafs/dag/<CID>          the block as dag-json
+//	.cafs/snapshots/<name>   the tree as a snapshot has it, with all attributes
+//	.cafs/at/<time>          likewise, as of the last commit by then
 //
 // A CID may be written in any version, base and case. What is no CID is ENOENT;
 // a block that is not here is EIO, and the log names it. Only .cafs/ipfs lists
@@ -33,6 +35,7 @@ import (
 // content. A node lives while the kernel refers to it.
 type view struct {
 	sys      *linksys.System
+	tree     *tree.Tree // for the past
 	roots    func(context.Context) ([]cid.Cid, error)
 	notify   func(id uint64) // drops the kernel's copy of a listing
 	uid, gid uint32
@@ -66,12 +69,15 @@ func nodeID(parent uint64, name string) uint64 {
 type nodeKind uint8
 
 const (
-	topDir      nodeKind = iota // .cafs
-	ipfsDir                     // .cafs/ipfs
-	blockDir                    // .cafs/block
-	dagDir                      // .cafs/dag
-	contentNode                 // a UnixFS directory, file or link, or a block
-	jsonFile                    // below .cafs/dag
+	topDir       nodeKind = iota // .cafs
+	ipfsDir                      // .cafs/ipfs
+	blockDir                     // .cafs/block
+	dagDir                       // .cafs/dag
+	snapshotsDir                 // .cafs/snapshots
+	atDir                        // .cafs/at
+	contentNode                  // a UnixFS directory, file or link, or a block
+	jsonFile                     // below .cafs/dag
+	pastNode                     // below .cafs/snapshots and .cafs/at: anything
 )
 
 // node is one path in the view. What is not guarded never changes.
@@ -83,6 +89,8 @@ type node struct {
 	bytes      cid.Cid // what is read
 	attr       tree.Attr
 	target     string // of a link
+	past       *past  // of a pastNode
+	version    string // tells nodes apart that were found under the same name
 
 	refs uint64 // the kernel's references; guarded by view.mu
 
@@ -96,6 +104,8 @@ var (
 	ipfsID  = nodeID(topID, "ipfs")
 	blockID = nodeID(topID, "block")
 	dagID   = nodeID(topID, "dag")
+	snapsID = nodeID(topID, "snapshots")
+	atID    = nodeID(topID, "at")
 )
 
 // fixed are the directories above the CIDs, in the order they are listed.
@@ -103,12 +113,14 @@ var fixed = []struct {
 	name string
 	id   uint64
 	kind nodeKind
-}{{"ipfs", ipfsID, ipfsDir}, {"block", blockID, blockDir}, {"dag", dagID, dagDir}}
+}{{"ipfs", ipfsID, ipfsDir}, {"block", blockID, blockDir}, {"dag", dagID, dagDir},
+	{"snapshots", snapsID, snapshotsDir}, {"at", atID, atDir}}
 
 func newView(o Options, uid, gid uint32, notify func(uint64)) *view {
 	now := time.Now()
 	v := &view{
 		sys:    o.Sys,
+		tree:   o.Tree,
 		roots:  o.Roots,
 		notify: notify,
 		uid:    uid,
@@ -192,6 +204,14 @@ func (v *view) lookup(ctx context.Context, parent uint64, name string) (*node, e
 		}
 	case jsonFile:
 		return nil, syscall.ENOTDIR
+	case snapshotsDir, atDir:
+		if n, err = v.lookupCommit(ctx, p.kind, name); err != nil {
+			return nil, err
+		}
+	case pastNode:
+		if n, err = v.lookupPast(ctx, p, name); err != nil {
+			return nil, err
+		}
 	default:
 		c, err := cid.Decode(name)
 		if err != nil {
@@ -209,7 +229,7 @@ func (v *view) lookup(ctx context.Context, parent uint64, name string) (*node, e
 // insert adds n, or finds the node that is there for its path, with one more
 // reference.
 func (v *view) insert(n *node) (*node, error) {
-	n.id = nodeID(n.parent, n.name)
+	n.id = nodeID(n.parent, n.name+n.version)
 	n.attr.Ino = tree.Ino(n.id)
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -228,7 +248,7 @@ func (v *view) insert(n *node) (*node, error) {
 func (v *view) forget(id, k uint64) {
 	v.mu.Lock()
 	n := v.nodes[id]
-	if n == nil || !n.c.Defined() {
+	if n == nil || n.parent == topID || n.id == topID {
 		v.mu.Unlock()
 		return // fixed directories stay
 	}

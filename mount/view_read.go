@@ -25,6 +25,9 @@ func (f *fileSystem) lookupView(cancel <-chan struct{}, h *fuse.InHeader, name s
 		return f.status(opLookup, h.NodeId, err)
 	}
 	fillEntry(out, n.attr)
+	if n.version != "" {
+		out.SetEntryTimeout(0) // the name may come to mean another commit
+	}
 	return fuse.OK
 }
 
@@ -186,7 +189,9 @@ func (f *fileSystem) readDirView(cancel <-chan struct{}, in *fuse.ReadIn, add fu
 		}
 	case ipfsDir:
 		err = f.listRoots(cancel, n, in, entry)
-	case contentNode:
+	case snapshotsDir, atDir:
+		err = f.listCommits(n, seen, entry)
+	case contentNode, pastNode:
 		err = f.view.list(n, seen, entry)
 	}
 	return f.status(opReaddir, in.NodeId, err)
@@ -215,6 +220,21 @@ func (f *fileSystem) listRoots(cancel <-chan struct{}, n *node, in *fuse.ReadIn,
 	return nil
 }
 
+// listCommits is listRoots for the names of commits.
+func (f *fileSystem) listCommits(n *node, seen uint64, entry func(string, uint32) bool) error {
+	names, err := f.view.commitNames(n.kind)
+	if err != nil {
+		return err
+	}
+	for _, name := range names[min(seen, uint64(len(names))):] {
+		if !entry(name, syscall.S_IFDIR) {
+			return nil
+		}
+	}
+	f.view.notify(n.id)
+	return nil
+}
+
 var entryModes = map[linksys.Type]uint32{linksys.Regular: syscall.S_IFREG, linksys.Directory: syscall.S_IFDIR, linksys.Symlink: syscall.S_IFLNK}
 
 // list continues the listing of n behind the first seen entries.
@@ -227,7 +247,11 @@ func (v *view) list(n *node, seen uint64, entry func(string, uint32) bool) error
 	l := n.listing(seen)
 	if l == nil {
 		l = &listing{}
-		l.next, l.stop = iter.Pull2(v.sys.ReadDir(v.life, n.c))
+		entries := v.sys.ReadDir(v.life, n.c)
+		if n.past != nil {
+			entries = v.pastEntries(v.life, n)
+		}
+		l.next, l.stop = iter.Pull2(entries)
 	}
 	for {
 		e, err := l.take()

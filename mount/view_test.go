@@ -164,7 +164,7 @@ func TestView(t *testing.T) {
 		if got := names(m.Dir); slices.Contains(got, ".cafs") {
 			t.Errorf("the root lists %q", got)
 		}
-		if got := names(m.path(".cafs")); !slices.Equal(got, []string{"block", "dag", "ipfs"}) {
+		if got := names(m.path(".cafs")); !slices.Equal(got, []string{"at", "block", "dag", "ipfs", "snapshots"}) {
 			t.Errorf(".cafs lists %q", got)
 		}
 		// The root's CID changes; a listing the kernel kept would be old.
