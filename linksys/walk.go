@@ -39,7 +39,6 @@ type walk struct {
 	ctx  context.Context
 	note func(c cid.Cid, block []byte) error          // hears of every block; may be nil
 	skip func(lc linking.LinkContext, c cid.Cid) bool // ask before each load; may be nil
-	once bool                                         // cross each link once
 	pre  *preloader
 	via  *linking.LinkSystem // loads for a traversal made elsewhere, which sees them that way
 	kept *cache              // what via has loaded last, so that it sees each load about once

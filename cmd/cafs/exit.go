@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -134,11 +133,6 @@ func (f *failure) print(w io.Writer) {
 	for _, h := range f.Hints {
 		fmt.Fprintf(w, "cafs: hint: %s\n", escape(h))
 	}
-}
-
-func (f *failure) json() []byte {
-	b, _ := json.Marshal(f) // strings and a number
-	return b
 }
 
 // plain is an error's text for users: without the names of our packages, and

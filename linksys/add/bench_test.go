@@ -4,8 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"runtime"
+	"strings"
 	"testing"
 
 	"cafs/linksys/add"
@@ -25,7 +26,11 @@ func BenchmarkAdd(b *testing.B) {
 			timeAdd(b, func(im *add.Importer) (unixfs.Root, error) { return im.AddFile(b.Context(), bytes.NewReader(data)) })
 		}
 	})
-	src := filepath.Join(runtime.GOROOT(), "src")
+	goroot, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		b.Fatal(err)
+	}
+	src := filepath.Join(strings.TrimSpace(string(goroot)), "src")
 	b.Run("tree", func(b *testing.B) {
 		for b.Loop() {
 			stats := timeAdd(b, func(im *add.Importer) (unixfs.Root, error) {

@@ -173,7 +173,7 @@ func TestScopes(t *testing.T) {
 		t.Errorf("entity: %d bytes, %v", b.Len(), err)
 	}
 
-	got, order = export(car.ExportOptions{Selection: linksys.Selection{Path: "sub", Scope: linksys.ScopeEntity}})
+	got, _ = export(car.ExportOptions{Selection: linksys.Selection{Path: "sub", Scope: linksys.ScopeEntity}})
 	n := 0
 	for _, err := range got.ReadDir(t.Context(), sub) {
 		if err != nil {
