@@ -140,12 +140,11 @@ func (f *fileSystem) clearPrivileges(in *fuse.SetAttrIn, out *fuse.AttrOut) fuse
 	}
 	owns := in.Uid == 0 || in.Uid == a.Uid
 	writes := a.Perm&0o002 != 0 || a.Perm&0o020 != 0 && in.Gid == a.Gid
+	var s tree.SetAttr // only a ctime
 	if a.Kind != index.Dir && (owns || writes) {
-		return f.applyAttr(nil, in, tree.SetAttr{Mask: tree.KillPriv}, out)
+		s.Mask = tree.KillPriv
 	}
-	fillAttr(&out.Attr, a)
-	out.SetTimeout(keep)
-	return fuse.OK
+	return f.applyAttr(nil, in, s, out)
 }
 
 func (f *fileSystem) applyAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, s tree.SetAttr, out *fuse.AttrOut) fuse.Status {
