@@ -17,7 +17,7 @@ func plain(name string, f func(p string) error) {
 // opened adds an open of the target, with what is then done to it.
 func opened(name string, flags int, use func(fd int) string) {
 	Calls[name] = func(p string) string {
-		fd, err := unix.Open(p+"t", flags|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o6666)
+		fd, err := unix.Open(p+"t", flags|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o6777)
 		if err != nil {
 			return result(err)
 		}
