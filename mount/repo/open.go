@@ -112,7 +112,7 @@ func (r *Repo) open(o Options) error {
 		return err
 	}
 	if r.DB, err = index.Open(fsys, index.Options{CacheBytes: o.IndexCache, NoRoom: r.ballast.Release, Logger: r.log}); err != nil {
-		return fmt.Errorf("repo: %s: %w", filepath.Join(r.Path, IndexName), err)
+		return damagedIndex(filepath.Join(r.Path, IndexName), err)
 	}
 	r.closing("index", r.DB.Close)
 
@@ -129,7 +129,7 @@ func (r *Repo) open(o Options) error {
 		}
 	}
 	if r.Store, err = store.Open(fsys, opts); err != nil {
-		return fmt.Errorf("repo: %s: %w", filepath.Join(r.Path, BlocksName), err)
+		return r.damagedStore(filepath.Join(r.Path, BlocksName), err)
 	}
 	r.closing("store", r.Store.Close)
 

@@ -101,27 +101,40 @@ func (w *world) find(path string) *node {
 	return n
 }
 
-// theName is that of the file: what the sequence made of it, or else of others.
+// theName is that of the file: what the sequence made of it, or else any other.
 func (w *world) theName() string {
-	for _, name := range []string{"a/n", "a/x", "a/m", "b/n", "b/y", "y", "n", "m", "b", "e"} {
+	for _, name := range []string{"a/n", "a/x", "a/m", "b/n", "b/y"} {
 		if n := w.find(name); n != nil && n.kind == index.File {
 			return name
 		}
 	}
-	return "k"
+	var any string
+	var walk func(path string, n *node)
+	walk = func(path string, n *node) {
+		for _, name := range slices.Sorted(maps.Keys(n.entries)) {
+			if c := n.entries[name]; c.kind == index.File && any == "" {
+				any = path + name
+			} else {
+				walk(path+name+"/", c)
+			}
+		}
+	}
+	walk("", w.root)
+	return any
 }
 
 func (w *world) theFile() *node { return w.find(w.theName()) }
 
+// split gives the directory of a path, or the root when that is not there.
 func (w *world) split(path string) (*node, string) {
-	dir, name, _ := strings.Cut(path, "/")
-	if name == "" {
-		return w.root, dir
+	i := strings.LastIndexByte(path, '/')
+	if i < 0 {
+		return w.root, path
 	}
-	if d := w.find(dir); d != nil && d.dir() {
-		return d, name
+	if d := w.find(path[:i]); d != nil && d.dir() {
+		return d, path[i+1:]
 	}
-	return w.root, name
+	return w.root, path[i+1:]
 }
 
 func (w *world) renameAt(from, to string, flags tree.RenameFlags) (want, got error) {

@@ -163,7 +163,7 @@ func (db *DB) checkVersion() error {
 		return err
 	}
 	if len(keys) > 0 {
-		return fmt.Errorf("records without a version: %w", ErrVersion)
+		return fmt.Errorf("records without a version: %w", ErrCorrupt)
 	}
 	if err := db.p.Set([]byte{keyVersion}, appendUvarint(nil, formatVersion), pebble.NoSync); err != nil {
 		return err
