@@ -68,8 +68,10 @@ type Conn struct {
 	requests, replies sync.Pool // *[]byte of size large
 	slots             chan struct{}
 
-	readers sync.WaitGroup
-	mu      sync.RWMutex // held shared while fd is used by Notify
+	count   sync.Mutex
+	threads int           // that listen or handle a message, or are about to; guarded by count
+	ended   chan struct{} // closed when there is none left
+	mu      sync.RWMutex  // held shared while fd is used by Notify
 	closed  bool
 }
 
@@ -83,7 +85,7 @@ type Options struct {
 // New takes over fd, a device that is mounted already, and answers INIT.
 func New(fd int, server *fuse.ProtocolServer, o Options) (*Conn, error) {
 	c := &Conn{server: server, log: o.Logger, fd: fd, clone: -1, large: o.MaxWrite + requestRoom,
-		slots: make(chan struct{}, o.MaxInflight)}
+		slots: make(chan struct{}, o.MaxInflight), ended: make(chan struct{})}
 	newBuffer := func() any { b := make([]byte, c.large); return &b }
 	c.requests.New, c.replies.New = newBuffer, newBuffer
 	if err := c.init(); err != nil {
@@ -137,9 +139,9 @@ func (c *Conn) Settings() *fuse.InitIn { return &c.settings }
 // one has been answered. It must be called once.
 func (c *Conn) Serve() {
 	c.slots <- struct{}{}
-	c.readers.Add(1)
+	c.threads = 1
 	c.listen()
-	c.readers.Wait()
+	<-c.ended
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
@@ -152,7 +154,7 @@ func (c *Conn) Serve() {
 // listen handles one message after the other for as long as it is the
 // connection's listener. It owns a slot.
 func (c *Conn) listen() {
-	defer c.readers.Done()
+	defer c.leave()
 	defer func() { <-c.slots }()
 	buf := c.requests.Get().(*[]byte)
 	defer c.requests.Put(buf)
@@ -178,6 +180,25 @@ func (c *Conn) listen() {
 		if !h.disarm() {
 			return // another thread listens
 		}
+	}
+}
+
+// join counts another thread; false when the last one has left.
+func (c *Conn) join() bool {
+	c.count.Lock()
+	defer c.count.Unlock()
+	if c.threads == 0 {
+		return false
+	}
+	c.threads++
+	return true
+}
+
+func (c *Conn) leave() {
+	c.count.Lock()
+	defer c.count.Unlock()
+	if c.threads--; c.threads == 0 {
+		close(c.ended)
 	}
 }
 
@@ -224,11 +245,17 @@ func (h *handover) pass() {
 	default:
 		return
 	}
-	if !h.state.CompareAndSwap(handling, passed) {
+	// Counted before the role is passed on: the one that had it may leave at
+	// once, and there must never be none in between.
+	if !h.conn.join() {
 		<-h.conn.slots
 		return
 	}
-	h.conn.readers.Add(1)
+	if !h.state.CompareAndSwap(handling, passed) {
+		h.conn.leave()
+		<-h.conn.slots
+		return
+	}
 	go h.conn.listen()
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,7 +20,8 @@ import (
 )
 
 // stub is a file system of names: "block…" is looked up for as long as release
-// is open, anything else is there at once.
+// is open, "slow…" takes about as long as a listener may, anything else is there
+// at once.
 type stub struct {
 	fuse.RawFileSystem
 	release     chan struct{}
@@ -47,6 +49,10 @@ func (s *stub) Lookup(cancel <-chan struct{}, _ *fuse.InHeader, name string, out
 		case <-cancel:
 			s.interrupted.Add(1)
 			return fuse.EINTR
+		}
+	}
+	if name[0] == 's' {
+		for end := time.Now().Add(180*time.Microsecond + rand.N(60*time.Microsecond)); time.Now().Before(end); {
 		}
 	}
 	out.EntryValid = 3600
@@ -168,5 +174,19 @@ func TestNotify(t *testing.T) {
 	}
 	if st := c.InodeNotify(99, 0, 0); st != fuse.ENOENT {
 		t.Errorf("InodeNotify of an unknown inode: %v, want ENOENT", st)
+	}
+}
+
+// TestHandover: handlers that end just when their listener is replaced leave
+// one listener, neither none nor a connection that counts as ended.
+func TestHandover(t *testing.T) {
+	s, _, dir := serve(t)
+	const n = 10_000
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	loop := exec.CommandContext(ctx, "sh", "-c", fmt.Sprintf("i=0; while [ $i -lt %d ]; do [ -e slow$i ] || exit 1; i=$((i+1)); done", n))
+	loop.Dir = dir
+	if out, err := loop.CombinedOutput(); err != nil {
+		t.Fatalf("after %d look-ups: %v %s", s.lookups.Load(), err, out)
 	}
 }
