@@ -100,3 +100,66 @@ func damaged(t *testing.T, m *harness.Mount, repo, name string, want map[string]
 		t.Errorf("umount: exit %d: %s", r.Code, r.Stderr)
 	}
 }
+
+// TestRecover: with the index gone, nothing mounts; recover makes the tree of
+// the newest commit that is whole, with all attributes, and keeps the others.
+func TestRecover(t *testing.T) {
+	harness.NeedDaemon(t)
+	m := harness.New(t, harness.Options{})
+	write(t, m.Path("d/f"), stream(1, 3<<20))
+	if err := os.Chmod(m.Path("d/f"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if r := m.Cafs("recover", "--repo", m.Repo); r.Code == 0 {
+		t.Errorf("recover of a mounted repository: %s%s", r.Stdout, r.Stderr)
+	}
+	m.MustCafs("snapshot", "create", "one", "--repo", m.Repo)
+	write(t, m.Path("d/f"), stream(2, 3<<20))
+	c := cidOf(t, m.Path("d/f"))
+	m.MustCafs("snapshot", "create", "two", "--repo", m.Repo)
+	m.Umount()
+	if r := m.Cafs("recover", "--repo", m.Repo); r.Code == 0 {
+		t.Errorf("recover of a sound repository: %s%s", r.Stdout, r.Stderr)
+	}
+	if err := errors.Join(os.RemoveAll(filepath.Join(m.Repo, "index")), os.Mkdir(filepath.Join(m.Repo, "index"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.TryMount(); err == nil {
+		t.Error("a repository that lost its index is mounted as a new one")
+	}
+	m.MustCafs("recover", "--repo", m.Repo)
+	m.Mount()
+	wantFile(t, m.Path("d/f"), stream(2, 3<<20))
+	if got := cidOf(t, m.Path("d/f")); got != c {
+		t.Errorf("CID %s, was %s", got, c)
+	}
+	if info, err := os.Stat(m.Path("d/f")); err != nil || info.Mode() != 0o640 {
+		t.Errorf("mode: %v, %v", info, err)
+	}
+	m.MustCafs("restore", "one", "--repo", m.Repo)
+	wantFile(t, m.Path("d/f"), stream(1, 3<<20))
+	m.Umount()
+
+	// The newest commit lacks a block, and a file of the index is damaged.
+	two, err := os.ReadFile(filepath.Join(m.Repo, "commits"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(two)), "\n")
+	last := strings.Fields(lines[len(lines)-1])[1]
+	if err := os.Remove(blockFile(t, m.Repo, last)); err != nil {
+		t.Fatal(err)
+	}
+	manifests, _ := filepath.Glob(filepath.Join(m.Repo, "index", "MANIFEST*"))
+	for _, name := range manifests {
+		rewrite(t, name, nil)
+	}
+	r := m.Cafs("recover", "--repo", m.Repo)
+	if r.Code != 0 || !strings.Contains(r.Stderr, last) {
+		t.Errorf("recover without the last commit %s: exit %d: %s", last, r.Code, r.Stderr)
+	}
+	m.Mount()
+	if info, err := os.Stat(m.Path("d/f")); err != nil || info.Size() != 3<<20 {
+		t.Errorf("%v, %v", info, err)
+	}
+}

@@ -64,7 +64,7 @@ func newApp() *cli.App {
 			lsCommand(), catCommand(), getCommand(), statCommand(), blockCommand(), dagCommand(),
 			snapshotCommand(), logCommand(), diffCommand(), restoreCommand(), undoCommand(), cpCommand(),
 			pinCommand(), gcCommand(),
-			initCommand(), verifyCommand(), versionCommand(),
+			initCommand(), verifyCommand(), recoverCommand(), versionCommand(),
 		},
 		Action: func(c *cli.Context) error {
 			if name := c.Args().First(); name != "" {

@@ -9,6 +9,7 @@ import (
 
 	"cafs/mount/tree/index"
 	"cafs/store"
+	"cafs/store/disk"
 )
 
 // damagedIndex says what can be done about an index that cannot be opened,
@@ -21,6 +22,16 @@ func damagedIndex(path string, err error) error {
 	// The cause is not wrapped: a missing file is no missing repository.
 	err = fmt.Errorf("repo: %s: %w: %v", path, ErrDamaged, err)
 	return Hint(err, "put the folder %s back from a copy of the repository, or let 'cafs recover' make the tree of the last commit anew", IndexName)
+}
+
+// emptied tells whether the index has vanished from a repository that was used.
+func (r *Repo) emptied(index disk.FS) bool {
+	names, err := index.ReadDir(".")
+	if err != nil || len(names) > 0 {
+		return false
+	}
+	commits, err := listCommits(r.Path)
+	return err == nil && len(commits) > 0
 }
 
 // damagedStore does so for the block store, of which opening reads next to

@@ -33,6 +33,8 @@ type Options struct {
 	// are known.
 	Rehash bool
 
+	freshIndex bool // an empty index is as it should be, although there are commits
+
 	IndexCache int64 // bytes; 0: the index's default
 	LinkCache  int64 // bytes; 0: linksys's default
 }
@@ -110,6 +112,9 @@ func (r *Repo) open(o Options) error {
 	}
 	if fsys, err = r.folder(IndexName); err != nil {
 		return err
+	}
+	if !o.freshIndex && r.emptied(fsys) {
+		return damagedIndex(filepath.Join(r.Path, IndexName), errors.New("the folder is empty, although there are commits"))
 	}
 	if r.DB, err = index.Open(fsys, index.Options{CacheBytes: o.IndexCache, NoRoom: r.ballast.Release, Logger: r.log}); err != nil {
 		return damagedIndex(filepath.Join(r.Path, IndexName), err)
