@@ -21,10 +21,11 @@ func pinCommand() *cli.Command {
 			example("cafs pin ls", "cafs pin add --name paper bafybei…", "cafs pin rm paper"),
 		Subcommands: []*cli.Command{
 			{
-				Name:      "add",
-				Usage:     "keep CIDs with all that is below them, which must be here",
-				ArgsUsage: "CID[/path]…",
-				Flags:     []cli.Flag{repoFlag(), &cli.StringFlag{Name: "name", Usage: "for the list"}},
+				Name:        "add",
+				Usage:       "keep CIDs with all that is below them, which must be here",
+				Description: example("cafs pin add --name photos bafybeigdcg7pksx2zk5336vrfsktjodlr4rbfz37qr3koc5xboxe5ekv24"),
+				ArgsUsage:   "CID[/path]…",
+				Flags:       []cli.Flag{repoFlag(), &cli.StringFlag{Name: "name", Usage: "for the list"}},
 				Action: func(c *cli.Context) error {
 					if c.NArg() == 0 {
 						return usagef("pin add takes one or more CIDs")
@@ -33,10 +34,11 @@ func pinCommand() *cli.Command {
 				},
 			},
 			{
-				Name:      "rm",
-				Usage:     "give pins up; 'cafs gc' then frees what nothing else holds",
-				ArgsUsage: "CID|NAME…",
-				Flags:     []cli.Flag{repoFlag()},
+				Name:        "rm",
+				Usage:       "give pins up; 'cafs gc' then frees what nothing else holds",
+				Description: example("cafs pin rm photos"),
+				ArgsUsage:   "CID|NAME…",
+				Flags:       []cli.Flag{repoFlag()},
 				Action: func(c *cli.Context) error {
 					if c.NArg() == 0 {
 						return usagef("pin rm takes one or more CIDs or names")
@@ -47,9 +49,10 @@ func pinCommand() *cli.Command {
 				},
 			},
 			{
-				Name:  "ls",
-				Usage: "list pins",
-				Flags: []cli.Flag{repoFlag(), &cli.BoolFlag{Name: "json", Usage: "one JSON object a line"}, &cli.StringFlag{Name: "name", Usage: "only those with this name"}},
+				Name:        "ls",
+				Usage:       "list pins",
+				Description: example("cafs pin ls --json"),
+				Flags:       []cli.Flag{repoFlag(), &cli.BoolFlag{Name: "json", Usage: "one JSON object a line"}, &cli.StringFlag{Name: "name", Usage: "only those with this name"}},
 				Action: func(c *cli.Context) error {
 					return onRepo(c, func(r string) error { return runPinLs(c.Context, r, c.String("name"), c.Bool("json")) })
 				},

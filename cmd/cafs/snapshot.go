@@ -22,10 +22,11 @@ func snapshotCommand() *cli.Command {
 			example("cafs snapshot create before-upgrade", "cafs snapshot ls", "cafs restore before-upgrade:etc etc"),
 		Subcommands: []*cli.Command{
 			{
-				Name:      "create",
-				Usage:     "take a snapshot and print its name",
-				ArgsUsage: "[NAME]",
-				Flags:     []cli.Flag{repoFlag(), json, &cli.StringFlag{Name: "message", Aliases: []string{"m"}, Usage: "what it is for"}},
+				Name:        "create",
+				Usage:       "take a snapshot and print its name",
+				Description: example("cafs snapshot create before-upgrade -m 'before the upgrade'"),
+				ArgsUsage:   "[NAME]",
+				Flags:       []cli.Flag{repoFlag(), json, &cli.StringFlag{Name: "message", Aliases: []string{"m"}, Usage: "what it is for"}},
 				Action: func(c *cli.Context) error {
 					if c.NArg() > 1 {
 						return usagef("snapshot create takes at most one name")
@@ -36,18 +37,20 @@ func snapshotCommand() *cli.Command {
 				},
 			},
 			{
-				Name:  "ls",
-				Usage: "list snapshots and automatic commits, the oldest first",
-				Flags: []cli.Flag{repoFlag(), json},
+				Name:        "ls",
+				Usage:       "list snapshots and automatic commits, the oldest first",
+				Description: example("cafs snapshot ls --json"),
+				Flags:       []cli.Flag{repoFlag(), json},
 				Action: func(c *cli.Context) error {
 					return onRepo(c, func(r string) error { return runSnapshotLs(c.Context, r, c.Bool("json")) })
 				},
 			},
 			{
-				Name:      "rm",
-				Usage:     "give up snapshots; 'cafs gc' then frees what only they held",
-				ArgsUsage: "NAME|CID…",
-				Flags:     []cli.Flag{repoFlag()},
+				Name:        "rm",
+				Usage:       "give up snapshots; 'cafs gc' then frees what only they held",
+				Description: example("cafs snapshot rm before-upgrade"),
+				ArgsUsage:   "NAME|CID…",
+				Flags:       []cli.Flag{repoFlag()},
 				Action: func(c *cli.Context) error {
 					if c.NArg() == 0 {
 						return usagef("snapshot rm takes one or more names")
