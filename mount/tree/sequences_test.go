@@ -79,13 +79,11 @@ func (w *world) fsync(h *states, n *node) error {
 	return err
 }
 
-// at finds a node by its path; one that is not there any more gives way to b/y
-// and then to the root, so that every sequence can go on.
+// at finds a directory; one that is not there any more gives way to the root,
+// so that every sequence can go on.
 func (w *world) at(path string) *node {
-	for _, p := range []string{path, "b/y"} {
-		if n := w.find(p); n != nil && (n.dir() || path != "a") {
-			return n
-		}
+	if n := w.find(path); n != nil && n.dir() {
+		return n
 	}
 	return w.root
 }
