@@ -12,6 +12,7 @@ import (
 
 	"github.com/ipfs/go-cid"
 	mh "github.com/multiformats/go-multihash"
+	"golang.org/x/sync/errgroup"
 
 	"cafs/mount/tree/gc"
 	"cafs/mount/tree/index"
@@ -93,7 +94,7 @@ func (t *Tree) Collect(ctx context.Context, o CollectOptions) (Collected, error)
 	if err := c.toSweep(ctx, m); err != nil {
 		return r, fmt.Errorf("tree: collect: %w", err)
 	}
-	r.Marked, r.Read, r.Memory, r.MarkTime = m.Set.Len(), m.Reads(), m.Set.Bytes(), time.Since(begin)
+	r.Marked, r.Read, r.Memory, r.MarkTime = m.Marked(), m.Reads(), m.Set.Bytes(), time.Since(begin)
 	// What dropped the last references must be durable before blocks go.
 	if err := t.db.Sync(ctx); err != nil {
 		return r, fmt.Errorf("tree: collect: %w", err)
@@ -249,38 +250,68 @@ func markTree(ctx context.Context, m *gc.Marker, snap *index.Snapshot) error {
 	return nil
 }
 
+const (
+	sweepers   = 4 // deletions at a time
+	sweepBatch = 64
+)
+
 // progressEvery is how many blocks are looked at between two reports.
 const progressEvery = 4096
 
 // sweepGarbage deletes what is not marked.
 func (t *Tree) sweepGarbage(ctx context.Context, set *gc.Set, sweep *store.Sweep, o CollectOptions, r *Collected) error {
 	r.Phase = "sweep"
+	var mu sync.Mutex // guards r
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(sweepers)
+	remove := func(batch []mh.Multihash) error {
+		for _, h := range batch {
+			size, deleted, err := sweep.Delete(ctx, h)
+			if err != nil {
+				return err
+			}
+			if deleted && t.opts.Deleted != nil {
+				t.opts.Deleted(h)
+			}
+			mu.Lock()
+			if deleted {
+				r.Garbage++
+				r.GarbageBytes += size
+			} else {
+				r.Spared++
+			}
+			mu.Unlock()
+		}
+		return ctx.Err()
+	}
+	var batch []mh.Multihash
+	var listing error
 	seen := 0
 	for h, err := range o.Heap.Keys(ctx) {
 		if err != nil {
-			return err
+			listing = err
+			break
 		}
 		if seen++; seen%progressEvery == 0 && o.Progress != nil {
-			o.Progress(*r)
+			mu.Lock()
+			now := *r
+			mu.Unlock()
+			o.Progress(now)
 		}
 		if _, ok := set.Class(h); ok {
 			continue
 		}
-		size, deleted, err := sweep.Delete(ctx, h)
-		switch {
-		case err != nil:
-			return err
-		case deleted:
-			r.Garbage++
-			r.GarbageBytes += size
-			if t.opts.Deleted != nil {
-				t.opts.Deleted(h)
-			}
-		default:
-			r.Spared++
+		if batch = append(batch, h); len(batch) == sweepBatch {
+			full := batch
+			g.Go(func() error { return remove(full) })
+			batch = nil
 		}
 	}
-	return nil
+	g.Go(func() error { return remove(batch) })
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return listing
 }
 
 // survey counts what is kept, for whom, and what would go.

@@ -3,8 +3,12 @@ package gc
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"slices"
 	"testing"
 
+	"github.com/ipfs/go-cid"
+	"github.com/ipld/go-ipld-prime/codec/dagcbor"
+	"github.com/ipld/go-ipld-prime/node/basicnode"
 	mh "github.com/multiformats/go-multihash"
 )
 
@@ -43,4 +47,23 @@ func TestSet(t *testing.T) {
 	if s.Len() != n {
 		t.Errorf("%d in the set", s.Len())
 	}
+}
+
+// FuzzCBOR compares the links found in dag-cbor with those that decoding finds.
+func FuzzCBOR(f *testing.F) {
+	for _, s := range []string{"\xa0", "\x82\x01\xf5", "\xa1aa\xfb\x3f\xf8\x00\x00\x00\x00\x00\x00",
+		"\x81\xd8\x2a\x58\x25\x00\x01\x55\x12\x20aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var want, got []cid.Cid
+		if err := decoded(dagcbor.Decode, basicnode.Prototype.Any, b, func(c cid.Cid, _ Depth) { want = append(want, c) }); err != nil {
+			_ = cborLinks(b, func(cid.Cid) {})
+			return
+		}
+		err := cborLinks(b, func(c cid.Cid) { got = append(got, c) })
+		if err == nil && !slices.Equal(got, want) {
+			t.Errorf("%x: %v, %v; want %v", b, got, err, want)
+		}
+	})
 }

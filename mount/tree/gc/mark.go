@@ -11,6 +11,7 @@ import (
 	"io"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ipfs/go-cid"
 	dagpb "github.com/ipld/go-codec-dagpb"
@@ -45,6 +46,8 @@ var ErrUnreadable = errors.New("a reachable block cannot be read")
 type Marker struct {
 	Load unixfs.Load
 	Set  *Set
+
+	kept atomic.Int64 // blocks marked
 
 	mu    sync.Mutex
 	more  *sync.Cond
@@ -88,6 +91,9 @@ func (m *Marker) mark(c cid.Cid, depth Depth, class Class) bool {
 	h := c.Hash()
 	codec := c.Prefix().Codec
 	fresh := m.Set.Add(h, class)
+	if fresh {
+		m.kept.Add(1)
+	}
 	if codec == cid.Raw {
 		return false
 	}
@@ -141,6 +147,9 @@ func (m *Marker) fail(err error) {
 	}
 	m.more.Broadcast()
 }
+
+// Marked is how many blocks are marked.
+func (m *Marker) Marked() int64 { return m.kept.Load() }
 
 // Reads is how many blocks were read.
 func (m *Marker) Reads() int64 {
@@ -227,7 +236,7 @@ func links(it item, block []byte, visit func(cid.Cid, Depth)) error {
 		}
 		return nil
 	case codec == cid.DagCBOR:
-		if c, err := history.Decode(block); err == nil {
+		if c, ok := commit(block); ok {
 			visit(c.Root.Cid, Deep)
 			visit(c.Root.Record, Deep)
 			visit(c.Links, Deep)
@@ -236,11 +245,24 @@ func links(it item, block []byte, visit func(cid.Cid, Depth)) error {
 			}
 			return nil // parents are kept for their own sake, or not
 		}
+		if cborLinks(block, func(c cid.Cid) { visit(c, Deep) }) == nil {
+			return nil
+		}
+		// Not in the one form that dag-cbor has; decoders may be more lenient.
 		return decoded(dagcbor.Decode, basicnode.Prototype.Any, block, visit)
 	case codec == 0x0129:
 		return decoded(dagjson.Decode, basicnode.Prototype.Any, block, visit)
 	}
 	return nil // a codec without links, or one that we cannot follow
+}
+
+// commit decodes a block that is a commit.
+func commit(block []byte) (history.Commit, bool) {
+	if !bytes.Contains(block[:min(len(block), 64)], []byte("\x64root")) {
+		return history.Commit{}, false // the shortest key comes first
+	}
+	c, err := history.Decode(block)
+	return c, err == nil
 }
 
 // decoded visits the links of a block of any codec.
