@@ -184,8 +184,8 @@ func TestHandover(t *testing.T) {
 	const n = 10_000
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	loop := exec.CommandContext(ctx, "sh", "-c", fmt.Sprintf("i=0; while [ $i -lt %d ]; do [ -e slow$i ] || exit 1; i=$((i+1)); done", n))
-	loop.Dir = dir
+	script := fmt.Sprintf("i=0; while [ $i -lt %d ]; do [ -e %s/slow$i ] || exit 1; i=$((i+1)); done", n, dir)
+	loop := exec.CommandContext(ctx, "sh", "-c", script)
 	if out, err := loop.CombinedOutput(); err != nil {
 		t.Fatalf("after %d look-ups: %v %s", s.lookups.Load(), err, out)
 	}
