@@ -18,17 +18,43 @@ import (
 )
 
 // history is what a file may be after a crash: each state since the last
-// fsync that returned. A nil state is "absent".
+// fsync that returned.
 type history struct {
 	path   string
-	states [][]byte // the oldest is the one last made durable
+	states []content // the oldest is the one last made durable
+}
+
+// content is a state of a file: its bytes, nil where it is absent. A write(2)
+// reaches the daemon in parts that end with a page, so that the state may also
+// be one between: the pages below some offset as in bytes, what follows as in
+// before.
+type content struct {
+	bytes, before []byte
+	from, to      int // the range that the write changed; empty for other calls
+}
+
+// is says whether b can be what a crash left of c.
+func (c content) is(b []byte) bool {
+	if (b == nil) != (c.bytes == nil) {
+		return false
+	}
+	if bytes.Equal(b, c.bytes) {
+		return true
+	}
+	const page = 4096
+	for k := (c.from/page + 1) * page; k < c.to; k += page {
+		if len(b) == max(k, len(c.before)) && bytes.Equal(b[:k], c.bytes[:k]) && bytes.Equal(b[k:], c.before[min(k, len(c.before)):]) {
+			return true
+		}
+	}
+	return false
 }
 
 // now is the newest state.
-func (h *history) now() []byte { return h.states[len(h.states)-1] }
+func (h *history) now() []byte { return h.states[len(h.states)-1].bytes }
 
 // next adds the state that the call about to be made leads to.
-func (h *history) next(b []byte) { h.states = append(h.states, b) }
+func (h *history) next(b []byte) { h.states = append(h.states, content{bytes: b}) }
 
 // durable forgets all states but the newest.
 func (h *history) durable() { h.states = h.states[len(h.states)-1:] }
@@ -47,25 +73,24 @@ func (h *history) check(t *testing.T) {
 		t.Errorf("%s: %v", h.path, err)
 	}
 	for _, s := range h.states {
-		if (s == nil) == (got == nil) && bytes.Equal(s, got) {
-			h.states = [][]byte{got}
+		if s.is(got) {
+			h.states = []content{{bytes: got}}
 			return
 		}
 	}
 	sizes := make([]int, len(h.states))
 	for i, s := range h.states {
-		sizes[i] = len(s)
-		if s == nil {
+		sizes[i] = len(s.bytes)
+		if s.bytes == nil {
 			sizes[i] = -1
 		}
 	}
 	t.Errorf("%s: %d bytes (nil: %v) that are none of its %d possible states (sizes %v)", h.path, len(got), got == nil, len(h.states), sizes)
-	h.states = [][]byte{got}
+	h.states = []content{{bytes: got}}
 }
 
 // work changes the file at random until a call fails, as all do when the
-// daemon dies. Each call is small enough to be one message to the daemon, so
-// that it happens or does not.
+// daemon dies.
 func (h *history) work(r *rand.Rand) {
 	for {
 		old := h.now()
@@ -77,6 +102,7 @@ func (h *history) work(r *rand.Rand) {
 			if err = os.WriteFile(tmp, b, 0o644); err == nil {
 				if old == nil { // a rename over nothing promises no content
 					h.next([]byte{})
+					h.states = append(h.states, content{b, []byte{}, 0, len(b)})
 				}
 				h.next(b)
 				err = os.Rename(tmp, h.path)
@@ -101,7 +127,7 @@ func (h *history) work(r *rand.Rand) {
 			}
 			b := append(bytes.Clone(old), make([]byte, max(0, off+len(p)-len(old)))...)
 			copy(b[off:], p)
-			h.next(b)
+			h.states = append(h.states, content{b, old, off, off + len(p)})
 			err = pwrite(h.path, p, int64(off))
 		}
 		if err != nil {
@@ -203,7 +229,7 @@ func TestCrash(t *testing.T) {
 	r := rand.New(rand.NewPCG(uint64(s), 4))
 	var files []*history
 	for i := range 6 {
-		files = append(files, &history{path: m.Path(fmt.Sprint("f", i)), states: [][]byte{nil}})
+		files = append(files, &history{path: m.Path(fmt.Sprint("f", i)), states: []content{{}}})
 	}
 	dir := &names{dir: mkdir(t, m.Path("names"))}
 	m.Sync()

@@ -90,7 +90,7 @@ func newPowered(t *testing.T, fstype string) *powered {
 	root := add(fstype, top, "512M")
 	p.m = harness.New(t, harness.Options{Repo: filepath.Join(root, "r"), Limit: harness.MountLimit()})
 	for i := range 6 {
-		p.files = append(p.files, &history{path: p.m.Path(fmt.Sprint("f", i)), states: [][]byte{nil}})
+		p.files = append(p.files, &history{path: p.m.Path(fmt.Sprint("f", i)), states: []content{{}}})
 	}
 	p.names = &names{dir: mkdir(t, p.m.Path("names"))}
 	p.m.Sync()

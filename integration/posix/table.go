@@ -36,6 +36,17 @@ func (c Case) String() string {
 		c.Call, c.Type, c.Mode, c.Owner, c.ParentMode, c.ParentUid, c.Acl, c.User)
 }
 
+// Owns says whether the caller owns the target, or is root.
+func (c Case) Owns() bool {
+	switch c.User {
+	case "A", "A in B's group":
+		return c.Owner == harness.UserA
+	case "B", "B in A's group":
+		return c.Owner == harness.UserB
+	}
+	return true
+}
+
 // The values that each field of a Case can take.
 var (
 	Types       = []string{"file", "folder", "full folder", "missing", "symlink", "symlink to folder", "dangling symlink", "symlink loop", "fifo", "socket", "device"}
