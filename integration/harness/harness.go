@@ -223,11 +223,11 @@ func RaceBinary(t testing.TB) string {
 	return bin
 }
 
-// MountLimit is the watchdog's patience for tests whose long form is very
-// long.
+// MountLimit is the watchdog's patience: far more than a test takes on a quiet
+// machine, and much more for the long forms.
 func MountLimit() time.Duration {
 	if Long() {
 		return time.Hour
 	}
-	return 5 * time.Minute
+	return 12 * time.Minute
 }

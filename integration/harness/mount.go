@@ -26,7 +26,7 @@ type Options struct {
 	Args  []string      // further flags of cafs mount
 	Env   []string      // further environment of the daemon
 	Race  bool          // use the binary with the race detector
-	Limit time.Duration // the watchdog's patience for the whole test; default 5 min
+	Limit time.Duration // the watchdog's patience for the whole test; default MountLimit
 }
 
 // Mount is a repository and the place where it is mounted.
@@ -65,7 +65,7 @@ func New(t testing.TB, o Options) *Mount {
 	}
 	limit := o.Limit
 	if limit == 0 {
-		limit = 5 * time.Minute
+		limit = MountLimit()
 	}
 	dog := time.AfterFunc(limit, func() { m.bite(limit) })
 	t.Cleanup(func() {
