@@ -194,7 +194,7 @@ func (c *crashes) cut(keep float64, why string) {
 func (c *crashes) check(t *testing.T, what string) {
 	t.Helper()
 	for i, img := range c.images {
-		reason := c.h.checkImage(t, img, i%4 == 0 || i == len(c.images)-1)
+		reason := c.h.checkImage(t, img, i%8 == 7 || i == len(c.images)-1)
 		if reason != "" {
 			t.Errorf("%s\n%s (step %d of %d): %s", what, img.why, img.last, len(c.h.names)-1, reason)
 			return
@@ -359,9 +359,9 @@ var keepSome = []float64{0, 0.1, 0.5, 0.9, 1}
 
 func never(disk.Op, *rand.Rand) []float64 { return nil }
 
-// rarely cuts the power about thrice in a history.
+// rarely cuts the power about twice in a history.
 func rarely(op disk.Op, rng *rand.Rand) []float64 {
-	if !op.Kind.Changes() || rng.IntN(100) > 0 {
+	if !op.Kind.Changes() || rng.IntN(150) > 0 {
 		return nil
 	}
 	return []float64{keepSome[rng.IntN(len(keepSome))]}

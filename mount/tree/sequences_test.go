@@ -276,13 +276,13 @@ func (c *crashes) setKeeps(keeps func(disk.Op, *rand.Rand) []float64) {
 	c.mu.Unlock()
 }
 
-// atSyncs cuts the power before every sync, with all, some and nothing kept of
+// atSyncs cuts the power before every sync, with nothing and with some kept of
 // what is not synced, and seldom at other calls.
 func atSyncs(op disk.Op, rng *rand.Rand) []float64 {
 	switch {
 	case op.Kind == disk.OpSync || op.Kind == disk.OpSyncDir || op.Kind == disk.OpSyncFS:
-		return []float64{0, 0.5, 1}
-	case op.Kind.Changes() && rng.IntN(4) == 0:
+		return []float64{0, 0.5}
+	case op.Kind.Changes() && rng.IntN(6) == 0:
 		return []float64{keepSome[rng.IntN(len(keepSome))]}
 	}
 	return nil
