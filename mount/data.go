@@ -8,7 +8,6 @@ import (
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
-	"golang.org/x/sys/unix"
 
 	"cafs/mount/tree"
 )
@@ -111,29 +110,6 @@ func (f *fileSystem) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fus
 	}
 	return f.status(opFallocate, in.NodeId, interruptible(cancel, in.Pid, func(ctx context.Context) error {
 		return f.tree.Fallocate(ctx, tree.Ino(in.NodeId), in.Mode, int64(in.Offset), int64(in.Length))
-	}))
-}
-
-// Lseek is asked for SEEK_DATA and SEEK_HOLE only; the kernel does the rest.
-func (f *fileSystem) Lseek(cancel <-chan struct{}, in *fuse.LseekIn, out *fuse.LseekOut) fuse.Status {
-	f.ops.add(opLseek)
-	seek := f.tree.SeekData
-	switch {
-	case in.Whence == unix.SEEK_HOLE:
-		seek = f.tree.SeekHole
-	case in.Whence != unix.SEEK_DATA:
-		return fuse.EINVAL
-	}
-	return f.status(opLseek, in.NodeId, interruptible(cancel, in.Pid, func(ctx context.Context) error {
-		var off int64
-		var err error
-		if isView(in.NodeId) {
-			off, err = f.view.seek(ctx, in.NodeId, int64(in.Offset), in.Whence == unix.SEEK_HOLE)
-		} else {
-			off, err = seek(ctx, tree.Ino(in.NodeId), int64(in.Offset))
-		}
-		out.Offset = uint64(off)
-		return err
 	}))
 }
 

@@ -100,6 +100,9 @@ func (p policy) source() string {
 // fuseOptions are what INIT agrees on. Not asked for, on purpose:
 //   - the writeback cache: the kernel would own sizes and times, and small
 //     writes are not faster for it here;
+//   - ASYNC_DIO: the kernel does not throw away pages that a reader filled
+//     while an asynchronous direct write (AIO, io_uring) was under way, so that
+//     others read old data for ever; done one after the other, it does;
 //   - ATOMIC_O_TRUNC: with OPEN switched off the truncation would reach nobody;
 //     without it, it arrives as a SETATTR;
 //   - locks: the kernel does flock, fcntl and OFD locks by itself, completely
@@ -126,9 +129,8 @@ func (p policy) fuseOptions(f *fileSystem) *fuse.MountOptions {
 			fuse.CAP_HANDLE_KILLPRIV_V2 | // one GETXATTR of security.capability per file, not per write
 			fuse.CAP_SETXATTR_EXT | // tells when an ACL takes the set-group-id bit away
 			fuse.CAP_READDIRPLUS_AUTO | // attributes with a listing when they are looked at
-			fuse.CAP_NO_OPENDIR_SUPPORT |
-			fuse.CAP_ASYNC_DIO, // direct reads and writes in parallel
-		DisabledCapabilities: fuse.CAP_PASSTHROUGH,
+			fuse.CAP_NO_OPENDIR_SUPPORT,
+		DisabledCapabilities: fuse.CAP_PASSTHROUGH | fuse.CAP_ASYNC_DIO,
 		Debug:                p.debug,
 		Logger:               log.New(logWriter{p.log, p.debug}, "", 0),
 		PanicHandler: func(v any) fuse.Status {

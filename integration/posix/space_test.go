@@ -46,7 +46,7 @@ func TestSparse(t *testing.T) {
 				if _, err := unix.Pread(fd, got, off); err != nil || !bytes.Equal(got, place(off)) {
 					t.Errorf("%s at %d: %v", name, off, err)
 				}
-				data, err := unix.Seek(fd, off+8192, unix.SEEK_DATA)
+				data, err := unix.Seek(fd, off+12288, unix.SEEK_DATA)
 				if next := off + c.step; err == nil && (data > next || data < next-8192) {
 					t.Errorf("%s behind %d: the next data at %d, must be %d", name, off, data, next)
 				}
@@ -155,7 +155,7 @@ func TestFallocate(t *testing.T) {
 	before := stat(t, path).Blocks
 	fd = open(t, path, unix.O_RDWR)
 	must(t, unix.Fallocate(fd, keep|punch, 0, 8<<20))
-	if after := stat(t, path).Blocks; after >= before || after > 64 {
+	if after := stat(t, path).Blocks; after >= before || after > 64 && !harness.Plain() { // ext4 keeps what is allocated behind the end
 		t.Errorf("a file of holes has %d blocks, had %d", after, before)
 	}
 	pipe := make([]int, 2)
@@ -188,4 +188,38 @@ func TestPrivateMapping(t *testing.T) {
 	model := bytes.Repeat([]byte("a"), 3*4096)
 	model[4096] = 'w'
 	content(t, m.Path("f"), model)
+}
+
+// TestHolePages: data and holes are told in pages.
+func TestHolePages(t *testing.T) {
+	m := setup(t)
+	fd := open(t, m.Path("f"), unix.O_RDWR|unix.O_CREAT)
+	must(t, second(unix.Pwrite(fd, []byte("ten bytes."), 5000)))
+	must(t, second(unix.Pwrite(fd, bytes.Repeat([]byte("x"), 100), 20_000)))
+	must(t, second(unix.Pwrite(fd, []byte("end"), 40_000)))
+	must(t, unix.Ftruncate(fd, 50_003))
+	check := func(size int64) {
+		for _, c := range []struct {
+			whence    int
+			off, want int64
+		}{
+			{unix.SEEK_DATA, 0, 4096}, {unix.SEEK_DATA, 4096, 4096}, {unix.SEEK_DATA, 5015, 5015}, {unix.SEEK_DATA, 8192, 16384},
+			{unix.SEEK_DATA, 20_450, 20_450}, {unix.SEEK_DATA, 20_480, 36_864}, {unix.SEEK_DATA, 40_960, -1}, {unix.SEEK_DATA, size, -1},
+			{unix.SEEK_HOLE, 0, 0}, {unix.SEEK_HOLE, 4096, 8192}, {unix.SEEK_HOLE, 4999, 8192}, {unix.SEEK_HOLE, 8191, 8192},
+			{unix.SEEK_HOLE, 10_000, 10_000}, {unix.SEEK_HOLE, 16_384, 20_480}, {unix.SEEK_HOLE, 40_001, min(40_960, size)}, {unix.SEEK_HOLE, size, -1},
+		} {
+			if c.off > size {
+				continue
+			}
+			got, err := unix.Seek(fd, c.off, c.whence)
+			if c.want < 0 {
+				want(t, "seek to the end", err, unix.ENXIO)
+			} else if err != nil || got != c.want {
+				t.Errorf("size %d: seek %d from %d: %d, %v; want %d", size, c.whence, c.off, got, err, c.want)
+			}
+		}
+	}
+	check(50_003)
+	must(t, unix.Ftruncate(fd, 40_003))
+	check(40_003)
 }
