@@ -85,7 +85,10 @@ func (t *Tree) commit(ctx context.Context, o CommitOptions) (k Kept, made bool, 
 	}
 	if o.IfChanged && w.unchanged() {
 		k, err := t.lastKept()
-		if err == nil || !errors.Is(err, ErrNoCommit) {
+		if err == nil && k.Cid == w.commit.Parents[0] {
+			return k, false, nil
+		}
+		if err != nil && !errors.Is(err, ErrNoCommit) {
 			return k, false, err
 		}
 	}

@@ -196,12 +196,17 @@ func (t *Tree) unlock(n *inode) {
 }
 
 // changed notes in e that name in dir, a locked directory, is not what its CID
-// says, and tells a running seal.
+// and the last commit say, and tells a running seal.
 func (t *Tree) changed(e *edit, dir *inode, name string) {
+	t.differs(e, dir, name)
+	t.noteEntry(e, dir, name)
+}
+
+// differs is changed for what makes no difference to a commit.
+func (t *Tree) differs(e *edit, dir *inode, name string) {
 	if dir.rec.Base.Defined() {
 		e.SetChanged(dir.ino, name)
 	}
-	t.noteEntry(e, dir, name)
 	t.sealing.touch(dir.ino)
 }
 

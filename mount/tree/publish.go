@@ -202,6 +202,12 @@ func (t *Tree) mark(n *inode) error {
 	if err := t.note(n); err != nil {
 		return err
 	}
+	return t.markContents(n)
+}
+
+// markContents is mark for what a seal does: it changes nothing that a commit
+// records, so it makes no note.
+func (t *Tree) markContents(n *inode) error {
 	n.mu.RLock()
 	if n.rec.Unsealed {
 		n.mu.RUnlock()
@@ -235,7 +241,7 @@ func (t *Tree) markName(ref index.Backref) error {
 		return err
 	}
 	defer t.unpin(p, 1)
-	if err := t.mark(p); err != nil {
+	if err := t.markContents(p); err != nil {
 		return err
 	}
 	d, err := t.db.DirentAt(ref.Parent, ref.Cookie)
@@ -248,6 +254,6 @@ func (t *Tree) markName(ref index.Backref) error {
 	defer p.mu.Unlock()
 	e := t.begin()
 	defer e.Close()
-	t.changed(e, p, d.Name)
+	t.differs(e, p, d.Name)
 	return e.commit()
 }

@@ -246,6 +246,10 @@ func (t *Tree) rebase(ctx context.Context, f *sealingFile) error {
 		return nil // sealed by somebody else since; the address is right all the same
 	}
 	cut := n.file.Cut()
+	mark := t.markContents
+	if n.dirty.Load() { // the cut has what was never published, and so never noted
+		mark = t.mark
+	}
 	n.mu.Unlock()
 	if err := t.content.Stage(ctx, inlineTick, cut); err != nil {
 		cut.Abort()
@@ -255,7 +259,7 @@ func (t *Tree) rebase(ctx context.Context, f *sealingFile) error {
 	// be taken for sealed in between.
 	t.ns.RLock()
 	defer t.ns.RUnlock()
-	if err := t.mark(n); err != nil {
+	if err := mark(n); err != nil {
 		cut.Abort()
 		return err
 	}
