@@ -158,6 +158,9 @@ func printStatus(w io.Writer, s api.Status) {
 	row("in memory", "%s not yet on disk, in %d files; %d inodes", size(s.DirtyBytes+s.PendingBytes), s.DirtyFiles, s.Inodes)
 	row("staged", "%s on disk and not yet blocks; %d files wait for that", size(s.StagedBytes), s.UnsealedFiles)
 	row("free", "%s of %s", size(s.FreeBytes), size(s.TotalBytes))
+	if !s.Collected.IsZero() {
+		row("history", "%s that only snapshots and automatic commits hold, as of %s", size(s.HistoryBytes), s.Collected.Local().Format(time.DateTime))
+	}
 	if s.Failed != "" {
 		row("READ-ONLY", "%s", s.Failed)
 	}

@@ -47,6 +47,11 @@ type Status struct {
 	FreeBytes     int64 `json:"free_bytes"`     // what can be written
 	TotalBytes    int64 `json:"total_bytes"`    // of the repository's file system
 
+	// HistoryBytes is what blocks take that only kept commits refer to, as of the
+	// last collection of garbage, which ended at Collected; zero: none yet.
+	HistoryBytes int64     `json:"history_bytes"`
+	Collected    time.Time `json:"collected,omitzero"`
+
 	// Failed says why the repository can only be read until the next mount;
 	// empty while all is well.
 	Failed string `json:"failed,omitempty"`

@@ -58,6 +58,8 @@ func (d *daemon) onStatus(ctx context.Context, c *api.Call) (any, []byte, error)
 	if u, err := d.tree.Statfs(); err == nil {
 		s.FreeBytes, s.TotalBytes = u.Avail, u.Total
 	}
+	last, at := d.history.Last()
+	s.HistoryBytes, s.Collected = last.HistoryBytes, at
 	if err := d.repo.DB.Err(); err != nil {
 		s.Failed = err.Error()
 	}

@@ -137,7 +137,8 @@ type History struct {
 	Touched func([]tree.Touched)
 
 	mu   sync.Mutex
-	last tree.Collected // of the last collection; zero: none yet
+	last  tree.Collected // of the last collection; zero: none yet
+	ended time.Time      // when that was
 }
 
 // Do does one operation. progress, which may be nil, hears of results that come
@@ -372,6 +373,13 @@ func (h *History) pins() iter.Seq2[cid.Cid, error] {
 	}
 }
 
+// Last is what the last collection found, and when it ended; zero when there was none.
+func (h *History) Last() (tree.Collected, time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.last, h.ended
+}
+
 // Collect collects garbage.
 func (h *History) Collect(ctx context.Context, a CollectArg, progress func(any) error) (tree.Collected, error) {
 	if a.Keep != nil && !a.DryRun {
@@ -388,7 +396,7 @@ func (h *History) Collect(ctx context.Context, a CollectArg, progress func(any) 
 	}})
 	if err == nil {
 		h.mu.Lock()
-		h.last = r
+		h.last, h.ended = r, time.Now()
 		h.mu.Unlock()
 	}
 	return r, err

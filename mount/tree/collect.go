@@ -25,6 +25,7 @@ type Heap interface {
 	Spare(ctx context.Context, c cid.Cid) (bool, error)
 	All(ctx context.Context) iter.Seq2[store.Entry, error]
 	Keys(ctx context.Context) iter.Seq2[mh.Multihash, error]
+	Size(ctx context.Context, c cid.Cid) (int64, error)
 }
 
 // collector is the state of the collection that runs, if one does.
@@ -54,7 +55,8 @@ type Collected struct {
 	Read   int64 `json:"read"`   // of those, blocks read to find others
 	Memory int64 `json:"memory"` // bytes for that
 
-	// By why they are kept; only with DryRun, since it costs a look at each.
+	// By why they are kept; but for history only with DryRun, since it costs a
+	// look at each.
 	TreeBlocks    int64 `json:"tree_blocks,omitempty"`
 	TreeBytes     int64 `json:"tree_bytes,omitempty"`
 	PinnedBlocks  int64 `json:"pinned_blocks,omitempty"` // that the tree has not
@@ -298,7 +300,18 @@ func (t *Tree) sweepGarbage(ctx context.Context, set *gc.Set, sweep *store.Sweep
 			mu.Unlock()
 			o.Progress(now)
 		}
-		if _, ok := set.Class(h); ok {
+		if class, ok := set.Class(h); ok {
+			if class == gc.History {
+				size, err := o.Heap.Size(ctx, cid.NewCidV1(cid.Raw, h))
+				if err != nil && !errors.Is(err, store.ErrNotFound) {
+					listing = err
+					break
+				}
+				mu.Lock()
+				r.HistoryBlocks++
+				r.HistoryBytes += size
+				mu.Unlock()
+			}
 			continue
 		}
 		if batch = append(batch, h); len(batch) == sweepBatch {
