@@ -136,7 +136,7 @@ type History struct {
 	// Touched hears of what changed in the tree; may be nil.
 	Touched func([]tree.Touched)
 
-	mu   sync.Mutex
+	mu    sync.Mutex
 	last  tree.Collected // of the last collection; zero: none yet
 	ended time.Time      // when that was
 }
@@ -198,7 +198,7 @@ func (h *History) snapshot(ctx context.Context, a SnapshotArg) (tree.Kept, error
 	if a.Reason == "" {
 		a.Reason = "snapshot"
 		if a.Name == "" {
-			a.Name = time.Now().Format("2006-01-02T15:04:05.000")
+			a.Name = time.Now().Format("2006-01-02T15.04.05.000")
 		}
 	}
 	if strings.ContainsAny(a.Name, "/\x00:") || a.Name == "." || a.Name == ".." || len(a.Name) > 255 {
