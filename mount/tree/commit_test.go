@@ -146,7 +146,7 @@ func (r *rig) checkScratch(k tree.Kept) error {
 	}
 	// How many bytes hold data is known only after the seal that the commit makes.
 	if a, b := r.dumpAll(c.Root), r.dumpAll(root); a != b {
-		return fmt.Errorf("the attribute trees differ:\n%s\nfrom nothing:\n%s", a, b)
+		return fmt.Errorf("the attribute trees differ:\n%s", difference(a, b))
 	}
 	return nil
 }
