@@ -151,7 +151,15 @@ func (t *Tree) cut(n *inode) (*content.Cut, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.file == nil || !n.file.Dirty() {
-		t.dirtySet.remove(n)
+		if n.dirty.Load() { // a change that changed nothing but the times
+			e := t.begin()
+			defer e.Close()
+			e.rec(n)
+			if err := e.commit(); err != nil {
+				return nil, err
+			}
+			t.dirtySet.remove(n)
+		}
 		return nil, nil
 	}
 	return n.file.Cut(), nil

@@ -52,9 +52,8 @@ func (t *Tree) Setattr(ctx context.Context, ino Ino, s SetAttr) (Attr, error) {
 	if s.Mask&SetMtime != 0 {
 		rec.Mtime = s.Mtime
 	}
-	// A truncation alone reaches the index with the contents, in one batch, if it
-	// changed them.
-	if s.Mask == SetSize && n.file.Dirty() {
+	// A truncation alone reaches the index with the contents, in one batch.
+	if s.Mask == SetSize {
 		n.rec.Mtime, n.rec.Ctime = rec.Mtime, rec.Ctime
 		return n.attr(), nil
 	}
