@@ -2,8 +2,12 @@ package integration_test
 
 import (
 	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -12,40 +16,49 @@ import (
 )
 
 // TestDataPath compares random reads and writes of every kind with byte
-// slices, alone with remounts in between, then from several threads on files
-// of their own in one mount.
+// slices, alone with remounts in between, then from several processes on files
+// of their own in one mount. The long form makes ten million operations.
 func TestDataPath(t *testing.T) {
-	m := harness.New(t, harness.Options{})
+	m := harness.New(t, harness.Options{Limit: max(harness.MountLimit(), time.Duration(harness.Scale(0, 24))*time.Hour)})
 	s := seed(t)
-	o := fsx.Options{
-		MaxSize: 5 << 20,
-		Seal: func(path string) {
-			if !harness.Plain() {
-				cidOf(t, path)
-			}
-		},
-		DropCaches: func() { harness.DropCaches() },
-	}
 	t.Run("alone", func(t *testing.T) {
-		o := o
-		o.Seed, o.Ops, o.Remount = s, harness.Scale(6_000, 1_000_000), m.Remount
-		fsx.Run(t, m.Dir, o)
+		fsx.Run(t, m.Dir, fsx.Options{
+			MaxSize: 5 << 20, Seed: s, Ops: harness.Scale(6_000, 2_000_000), Remount: m.Remount,
+			Seal: func(path string) {
+				if !harness.Plain() {
+					cidOf(t, path)
+				}
+			},
+			DropCaches: func() { harness.DropCaches() },
+		})
 	})
 	t.Run("together", func(t *testing.T) {
-		o := o
-		o.Ops, o.DropCaches, o.Seal = harness.Scale(2_000, 1_000_000), nil, nil
 		var wg sync.WaitGroup
 		for i := range 4 {
 			dir := m.Path(fmt.Sprint(i))
 			if err := unix.Mkdir(dir, 0o755); err != nil {
 				t.Fatal(err)
 			}
-			o := o
-			o.Seed = s + int64(i)
+			cmd := exec.Command(os.Args[0], "-test.run=^TestDataPathWorker$", "-test.v", "-test.timeout=0", "-seed", strconv.FormatInt(s+int64(i), 10))
+			cmd.Env = append(os.Environ(), workerDir+"="+dir)
 			wg.Go(func() {
-				t.Run(fmt.Sprint(i), func(t *testing.T) { fsx.Run(t, dir, o) })
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Errorf("worker %d: %v\n%s", i, err, out)
+				}
 			})
 		}
 		wg.Wait()
 	})
+}
+
+// workerDir is where a process started by TestDataPath works.
+const workerDir = "CAFS_FSX_DIR"
+
+// TestDataPathWorker is one of the processes of TestDataPath.
+func TestDataPathWorker(t *testing.T) {
+	dir := os.Getenv(workerDir)
+	if dir == "" {
+		t.Skip("only as a process of TestDataPath")
+	}
+	fsx.Run(t, dir, fsx.Options{MaxSize: 5 << 20, Seed: seed(t), Ops: harness.Scale(2_000, 2_000_000)})
 }
