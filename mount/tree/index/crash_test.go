@@ -205,3 +205,42 @@ func faultAt(t *testing.T, inject func(disk.Op) error, keep float64) (happened, 
 	h.prefix(t, reopen(t, mem.Crash(1, keep)), h.synced.Load(), h.started.Load())
 	return hit.Load(), readOnly
 }
+
+// TestCrashInOpen cuts the power before every call of opening and closing an
+// index, a new one and then one with something in it: it opens again.
+func TestCrashInOpen(t *testing.T) {
+	begin := disk.NewMem()
+	for _, what := range []string{"new", "used", "used again"} {
+		var mem *disk.Mem
+		var images []*disk.Mem
+		var calls []disk.Op
+		mem = begin.Crash(0, 1)
+		db, err := index.Open(disk.NewFault(mem, func(op disk.Op) error {
+			if op.Kind.Changes() {
+				for seed := range int64(6) {
+					images, calls = append(images, mem.Crash(seed, 0.5)), append(calls, op)
+				}
+			}
+			return nil
+		}), index.Options{Logger: quiet})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(commit(db, func(b *index.Batch) { b.SetRef(what, nil) }), db.Flush(), db.Close()); err != nil {
+			t.Fatal(err)
+		}
+		for i, image := range images {
+			db, err := index.Open(image, index.Options{Logger: quiet})
+			if err != nil {
+				t.Fatalf("%s: power cut before call %d, %s %s: %v", what, calls[i].N, calls[i].Kind, calls[i].Name, err)
+			}
+			if _, err := db.Ref("new"); err != nil && what != "new" {
+				t.Errorf("%s: power cut before call %d, %s %s: %v", what, calls[i].N, calls[i].Kind, calls[i].Name, err)
+			}
+			if err := db.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		begin = mem
+	}
+}

@@ -28,10 +28,17 @@ type files struct{ g *guard }
 
 var _ vfs.FS = files{}
 
-// Create makes a new file, in place of one of the same name.
+// Create makes a new file, in place of one of the same name. The name of what a
+// marker points at is made durable first: the engine leaves it to one sync of
+// the folder, after which either name may have been lost without the other.
 func (f files) Create(name string, _ vfs.DiskWriteCategory) (vfs.File, error) {
 	var file disk.File
 	_, err := f.g.do("create", name, func() error {
+		if isMarker(name) {
+			if err := f.g.fs.SyncDir(); err != nil {
+				return err
+			}
+		}
 		err := f.g.fs.Remove(name)
 		if err != nil && !isAbsent(err) {
 			return err
@@ -98,7 +105,16 @@ func (f files) Remove(name string) error {
 	if f.g.state.Load() != running {
 		return nil
 	}
-	err := f.g.fs.Remove(name)
+	var err error
+	if isMarker(name) {
+		// The engine has made the new marker and syncs the folder only after it
+		// removed the old one: a power cut might leave neither, and what is
+		// then found is a new index, or an older one.
+		err = f.g.fs.SyncDir()
+	}
+	if err == nil {
+		err = f.g.fs.Remove(name)
+	}
 	if err != nil && !isAbsent(err) {
 		f.g.fail("remove", name, err)
 		return nil

@@ -144,6 +144,8 @@ func noRoom(err error) bool {
 
 func isTable(name string) bool { return strings.HasSuffix(name, ".sst") }
 
+func isMarker(name string) bool { return strings.HasPrefix(name, "marker.") }
+
 func isLog(name string) bool { return strings.HasSuffix(name, ".log") }
 
 // mayHoldCommit tells whether a call for this file can come from a goroutine
