@@ -44,6 +44,7 @@ func (d *daemon) onImport(ctx context.Context, c *api.Call) (any, []byte, error)
 	res, err := d.repo.ImportCar(ctx, f, repo.CarOptions{
 		Name:     arg.Name,
 		NoRoots:  arg.NoRoots,
+		Keep:     d.history.Pin,
 		Progress: func(_ cid.Cid, n int64) { p.bytes.Add(n) },
 	})
 	return res, nil, err

@@ -16,6 +16,10 @@ type CarOptions struct {
 	// NoRoots stores the blocks without remembering the roots, whose DAGs need
 	// not be complete then.
 	NoRoots bool
+	// Keep remembers the roots when their DAGs are complete, which may lie in
+	// blocks that were there before; a collection must not take those meanwhile.
+	// Nil: nobody collects.
+	Keep func(ctx context.Context, roots ...Root) error
 	// Progress hears of each block, from several goroutines; may be nil.
 	Progress func(c cid.Cid, n int64)
 }
@@ -26,19 +30,24 @@ type CarOptions struct {
 // linksys.ErrIncomplete.
 func (r *Repo) ImportCar(ctx context.Context, f *os.File, o CarOptions) (car.ImportResult, error) {
 	defer interruptible(ctx, f)()
-	res, err := car.Import(ctx, r.Sys, f, car.ImportOptions{Partial: o.NoRoots, Progress: o.Progress})
+	// Who keeps the roots looks himself whether they are complete, and only then
+	// nothing can be deleted in between.
+	partial := o.NoRoots || o.Keep != nil
+	res, err := car.Import(ctx, r.Sys, f, car.ImportOptions{Partial: partial, Progress: o.Progress})
 	if ctx.Err() != nil {
 		return res, ctx.Err() // also when all seems well, as in Import
 	}
 	if err != nil || o.NoRoots {
 		return res, err
 	}
+	var roots []Root
 	for _, c := range res.Roots {
-		if err := r.AddRoot(ctx, Root{Cid: c, Name: o.Name, Time: time.Now()}); err != nil {
-			return res, err
-		}
+		roots = append(roots, Root{Cid: c, Name: o.Name, Time: time.Now()})
 	}
-	return res, nil
+	if o.Keep == nil {
+		return res, r.AddRoot(ctx, roots...)
+	}
+	return res, o.Keep(ctx, roots...)
 }
 
 // ExportCar writes a CAR to f, which stays the caller's.

@@ -67,10 +67,11 @@ const (
 	OpPin        = "pin.add"         // PinArg
 	OpUnpin      = "pin.rm"          // NamesArg: CIDs or names
 	OpCollect    = "gc"              // CollectArg -> tree.Collected; the same meanwhile
+	OpStats      = "stats"           // PathArg -> tree.Account
 )
 
 // Ops lists the operations of Do.
-var Ops = []string{OpSnapshot, OpSnapshots, OpSnapshotRm, OpLog, OpDiff, OpRestore, OpUndo, OpAdopt, OpPin, OpUnpin, OpCollect}
+var Ops = []string{OpSnapshot, OpSnapshots, OpSnapshotRm, OpLog, OpDiff, OpRestore, OpUndo, OpAdopt, OpPin, OpUnpin, OpCollect, OpStats}
 
 // The arguments of operations.
 type (
@@ -176,6 +177,10 @@ func (h *History) Do(ctx context.Context, op string, arg json.RawMessage, progre
 		return with(arg, func(a NamesArg) (any, error) { return nil, h.unpin(ctx, a.Names) })
 	case OpCollect:
 		return with(arg, func(a CollectArg) (any, error) { return h.Collect(ctx, a, progress) })
+	case OpStats:
+		return with(arg, func(a PathArg) (any, error) {
+			return h.Tree.Account(ctx, a.Path, tree.CollectOptions{Heap: h.Repo.Store, Pins: h.pins})
+		})
 	}
 	return nil, fmt.Errorf("repo: %q: %w", op, unix.EOPNOTSUPP)
 }
@@ -279,6 +284,8 @@ func (h *History) log(ctx context.Context, path string) ([]LogEntry, error) {
 }
 
 func (h *History) diff(ctx context.Context, a DiffArg, progress func(any) error) error {
+	run := h.Repo.Store.Sweep() // nothing refers to what Peek puts
+	defer run.End()
 	side := func(name string) (history.Side, error) {
 		var c history.Commit
 		var err error
@@ -330,14 +337,19 @@ func (h *History) restore(ctx context.Context, a RestoreArg) error {
 	return err
 }
 
-// Pin keeps content that is there already, completely.
-func (h *History) Pin(ctx context.Context, root Root) error {
+// Pin keeps content that is there already, durably: all of the roots, or none
+// when a DAG is not complete. Errors: linksys.ErrIncomplete.
+func (h *History) Pin(ctx context.Context, roots ...Root) error {
+	var cids []cid.Cid
+	for _, root := range roots {
+		cids = append(cids, root.Cid)
+	}
 	return h.Tree.Keep(ctx, func() error {
-		if err := h.Repo.Sys.Complete(ctx, root.Cid); err != nil {
+		if err := h.Repo.Sys.Complete(ctx, cids...); err != nil {
 			return err
 		}
-		return h.Repo.AddRoot(ctx, root)
-	}, root.Cid)
+		return h.Repo.AddRoot(ctx, roots...)
+	}, cids...)
 }
 
 // unpin gives up roots by CID or name.

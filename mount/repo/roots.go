@@ -23,18 +23,21 @@ type Root struct {
 	Time time.Time `json:"time"`
 }
 
-// AddRoot remembers a root, which is durable when it returns. The blocks must
-// be so already.
-func (r *Repo) AddRoot(ctx context.Context, root Root) error {
-	value, err := json.Marshal(root)
-	if err != nil {
-		return err
-	}
+// AddRoot remembers roots, all or none, durably when it returns. The blocks
+// must be durable already, and where collections run, safe from one that does:
+// noted by a Sweep that lasts until then, or kept by History.Pin.
+func (r *Repo) AddRoot(ctx context.Context, roots ...Root) error {
 	b := r.DB.NewBatch()
 	defer b.Close()
-	b.SetRef(rootPrefix+root.Cid.String(), value)
+	for _, root := range roots {
+		value, err := json.Marshal(root)
+		if err != nil {
+			return err
+		}
+		b.SetRef(rootPrefix+root.Cid.String(), value)
+	}
 	if err := b.CommitSync(ctx); err != nil {
-		return fmt.Errorf("repo: root %s: %w", root.Cid, err)
+		return fmt.Errorf("repo: roots: %w", err)
 	}
 	return nil
 }

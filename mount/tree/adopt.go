@@ -133,13 +133,13 @@ func (p *planting) finish() {
 func (t *Tree) Adopt(ctx context.Context, cred Cred, c cid.Cid, name string, replace bool) ([]Touched, error) {
 	stamp := now()
 	owner := history.Entry{Uid: cred.Uid, Gid: cred.Gid, Mtime: stamp}
-	e, err := t.reader().Bare(ctx, &owner, path.Base(name), c)
-	if err != nil {
-		return nil, fmt.Errorf("tree: adopt %s: %w", c, err)
-	}
-	e.Ctime, e.Btime = stamp, stamp
 	var touched []Touched
-	err = t.Keep(ctx, func() error {
+	err := t.Keep(ctx, func() error {
+		e, err := t.reader().Bare(ctx, &owner, path.Base(name), c)
+		if err != nil {
+			return err
+		}
+		e.Ctime, e.Btime = stamp, stamp
 		touched, err = t.put(ctx, e, cid.Undef, name, replace, nil)
 		return err
 	}, c)

@@ -153,8 +153,13 @@ func (t *Tree) markRoots(ctx context.Context, m *gc.Marker, o CollectOptions, r 
 	if err := m.Run(ctx); err != nil {
 		return err
 	}
-	if o.Pins != nil {
-		for c, err := range o.Pins() {
+	return markKept(ctx, m, snap, o.Pins)
+}
+
+// markKept marks pins, and after them kept commits.
+func markKept(ctx context.Context, m *gc.Marker, snap *index.Snapshot, pins func() iter.Seq2[cid.Cid, error]) error {
+	if pins != nil {
+		for c, err := range pins() {
 			if err != nil {
 				return err
 			}
@@ -217,27 +222,39 @@ func markTree(ctx context.Context, m *gc.Marker, snap *index.Snapshot) error {
 		if seen++; seen%4096 == 0 && ctx.Err() != nil {
 			return ctx.Err()
 		}
-		switch {
-		case in.Kind == index.Dir && !in.Lazy:
-			// Its entries are inodes of their own, newer than what Base links.
-			m.Add(in.Base, gc.Shards, gc.Tree)
-			m.Add(in.Record, gc.Record, gc.Tree)
-		default:
-			m.Add(in.Base, gc.Deep, gc.Tree)
-			m.Add(in.Record, gc.Deep, gc.Tree)
-		}
-		if in.Kind != index.File || !in.Unsealed {
-			continue
-		}
-		for e, err := range snap.Extents(in.Ino) {
-			if err != nil {
-				return err
-			}
-			if e.Kind == index.Block {
-				m.Add(e.Block, gc.Deep, gc.Tree)
-			}
+		if err := markInode(m, snap, in.Ino, &in.Inode); err != nil {
+			return err
 		}
 	}
+	return markLinks(m, snap)
+}
+
+// markInode marks what an inode refers to.
+func markInode(m *gc.Marker, snap *index.Snapshot, ino Ino, in *index.Inode) error {
+	if in.Kind == index.Dir && !in.Lazy {
+		// Its entries are inodes of their own, newer than what Base links.
+		m.Add(in.Base, gc.Shards, gc.Tree)
+		m.Add(in.Record, gc.Record, gc.Tree)
+		return nil
+	}
+	m.Add(in.Base, gc.Deep, gc.Tree)
+	m.Add(in.Record, gc.Deep, gc.Tree)
+	if in.Kind != index.File || !in.Unsealed {
+		return nil
+	}
+	for e, err := range snap.Extents(ino) {
+		if err != nil {
+			return err
+		}
+		if e.Kind == index.Block {
+			m.Add(e.Block, gc.Deep, gc.Tree)
+		}
+	}
+	return nil
+}
+
+// markLinks marks the map of link ids.
+func markLinks(m *gc.Marker, snap *index.Snapshot) error {
 	val, err := snap.Ref(refLinks)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -359,7 +376,7 @@ func (t *Tree) keep(ctx context.Context, root cid.Cid) error {
 	c.mu.Lock()
 	m, heap, sweeping := c.marker, c.heap, c.sweeping
 	if m != nil && !sweeping {
-		m.Add(root, gc.Deep, gc.Tree)
+		m.AddMaybe(root, gc.Tree)
 	}
 	c.mu.Unlock()
 	if m == nil || !sweeping {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/ipfs/go-cid"
 
-	"cafs/linksys/unixfs"
 	"cafs/mount/tree/history"
 	"cafs/mount/tree/index"
 	"cafs/mount/tree/seal"
@@ -373,17 +372,36 @@ func parseTime(text string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// DropCommits gives up kept commits, durably. What only they held is garbage then.
+// isKept tells whether a commit is kept. Errors: ErrNoCommit.
+func (t *Tree) isKept(c cid.Cid) error {
+	for k, err := range t.Commits() {
+		if err != nil || k.Cid == c {
+			return err
+		}
+	}
+	return fmt.Errorf("tree: commit %s: %w", c, ErrNoCommit)
+}
+
+// DropCommits gives up kept commits, durably. What only they held is garbage
+// then. When the one that Undo needs is among them, there is nothing to undo any
+// more.
 func (t *Tree) DropCommits(ctx context.Context, all ...Kept) error {
+	t.sealing.one.Lock() // no restore and no undo meanwhile
+	defer t.sealing.one.Unlock()
+	undo, err := t.undoing()
+	if err != nil && !errors.Is(err, ErrNothing) {
+		return fmt.Errorf("tree: drop commits: %w", err)
+	}
 	b := t.db.NewBatch()
 	defer b.Close()
 	for _, k := range all {
 		b.DeleteRef(k.ref())
+		if err == nil && k.Cid == undo.Commit {
+			b.DeleteRef(refUndo)
+		}
 	}
 	if err := b.CommitSync(ctx); err != nil {
 		return fmt.Errorf("tree: drop commits: %w", err)
 	}
 	return nil
 }
-
-var _ = unixfs.Root{}

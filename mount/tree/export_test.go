@@ -7,3 +7,6 @@ func (t *Tree) Publish(ctx context.Context) error { return t.publishAll(ctx) }
 
 // Reclaim is what the background does about staging.
 func (t *Tree) Reclaim(ctx context.Context) error { return t.reclaim(ctx) }
+
+// EmptyGrave removes what restores replaced, as the background does.
+func (t *Tree) EmptyGrave(ctx context.Context) error { return t.emptyGrave(ctx) }

@@ -26,11 +26,24 @@ type undoing struct {
 	Path   string  `json:"path"`
 }
 
+// undoing reads refUndo. Errors: ErrNothing.
+func (t *Tree) undoing() (u undoing, err error) {
+	val, err := t.db.Ref(refUndo)
+	if errors.Is(err, fs.ErrNotExist) {
+		return u, ErrNothing
+	}
+	if err == nil {
+		err = json.Unmarshal(val, &u)
+	}
+	return u, err
+}
+
 // Restore puts what a commit has at the path from in place of what is at to, by
 // reference and at one moment, with all its attributes. Hard links to names
-// outside of from become files of their own. The state before is committed first, so that Undo can bring it back. Errors: fs.ErrNotExist.
+// outside of from become files of their own. The state before is committed
+// first, so that Undo can bring it back for as long as that commit is kept.
+// Errors: ErrNoCommit when c is not kept; fs.ErrNotExist.
 func (t *Tree) Restore(ctx context.Context, c cid.Cid, from, to string) ([]Touched, error) {
-	// Nobody changes the tree's history meanwhile: the commit stays kept.
 	t.sealing.one.Lock()
 	defer t.sealing.one.Unlock()
 	defer t.lease()()
@@ -42,7 +55,8 @@ func (t *Tree) Restore(ctx context.Context, c cid.Cid, from, to string) ([]Touch
 }
 
 func (t *Tree) restore(ctx context.Context, c cid.Cid, from, to string) ([]Touched, error) {
-	if err := t.keep(ctx, c); err != nil {
+	// A kept commit is whole, and with a lease it stays so until it is in the tree.
+	if err := t.isKept(c); err != nil {
 		return nil, err
 	}
 	commit, err := t.LoadCommit(ctx, c)
@@ -74,19 +88,15 @@ func (t *Tree) Undo(ctx context.Context) (path string, touched []Touched, err er
 	t.sealing.one.Lock()
 	defer t.sealing.one.Unlock()
 	defer t.lease()()
-	val, err := t.db.Ref(refUndo)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil, fmt.Errorf("tree: undo: %w", ErrNothing)
-	}
-	var u undoing
-	if err == nil {
-		err = json.Unmarshal(val, &u)
-	}
+	u, err := t.undoing()
 	if err != nil {
 		return "", nil, fmt.Errorf("tree: undo: %w", err)
 	}
 	touched, err = t.restore(ctx, u.Commit, u.Path, u.Path)
-	if errors.Is(err, fs.ErrNotExist) { // there was nothing before
+	switch {
+	case errors.Is(err, ErrNoCommit):
+		return "", nil, fmt.Errorf("tree: undo: %w: the commit of what was there is not kept any more", ErrNothing)
+	case errors.Is(err, fs.ErrNotExist): // there was nothing before
 		touched, err = t.bringBackNothing(ctx, u)
 	}
 	if err != nil {

@@ -25,6 +25,7 @@ import (
 
 	"cafs/linksys/unixfs"
 	"cafs/mount/tree/history"
+	"cafs/store"
 )
 
 // Depth says how far a root is followed.
@@ -61,6 +62,7 @@ type item struct {
 	c     cid.Cid
 	depth Depth
 	class Class
+	maybe bool // it need not be there, nor what is below it
 }
 
 // New returns a marker.
@@ -73,9 +75,17 @@ func New(load unixfs.Load) *Marker {
 // Add marks a root and queues what is below it. Leaves cost no look at the
 // store.
 func (m *Marker) Add(c cid.Cid, depth Depth, class Class) {
-	if m.mark(c, depth, class) {
+	m.add(item{c: c, depth: depth, class: class})
+}
+
+// AddMaybe marks what is about to become a root, with all that is below it, if
+// it turns out to be there: blocks that are missing are no error.
+func (m *Marker) AddMaybe(c cid.Cid, class Class) { m.add(item{c: c, class: class, maybe: true}) }
+
+func (m *Marker) add(it item) {
+	if m.mark(it.c, it.depth, it.class) {
 		m.mu.Lock()
-		m.queue = append(m.queue, item{c, depth, class})
+		m.queue = append(m.queue, it)
 		m.mu.Unlock()
 		m.more.Signal()
 	}
@@ -192,11 +202,14 @@ func (m *Marker) walk(ctx context.Context, it item) (next []item, err error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
+		if it.maybe && errors.Is(err, store.ErrNotFound) {
+			return nil, nil // whoever refers to it all the same can read nothing below it
+		}
 		return nil, fmt.Errorf("gc: %s: %w: %w", it.c, ErrUnreadable, err)
 	}
 	visit := func(c cid.Cid, depth Depth) {
 		if m.mark(c, depth, it.class) {
-			next = append(next, item{c, depth, it.class})
+			next = append(next, item{c, depth, it.class, it.maybe})
 		}
 	}
 	if err := links(it, block, visit); err != nil {
