@@ -25,8 +25,9 @@ func everywhere(t *testing.T, m *harness.Mount, check func(t *testing.T)) {
 	t.Run("remounted", check)
 }
 
-// source copies part of Go's own source tree, or all of it in the long form,
-// and a zoo into one folder.
+// source copies part of Go's own source tree and a zoo into one folder, with
+// in the long form all of Go's source, a clone of this project and a file of
+// 2 GiB.
 func source(t *testing.T) string {
 	t.Helper()
 	dir := mkdir(t, filepath.Join(harness.Scratch(t), "source"))
@@ -34,6 +35,12 @@ func source(t *testing.T) string {
 	src := filepath.Join(strings.TrimSpace(command(t, "/", "go", "env", "GOROOT")), "src")
 	if harness.Long() {
 		command(t, "/", "cp", "-a", src, dir)
+		write(t, filepath.Join(dir, "large"), stream(9, 2<<30))
+		root, err := filepath.Abs("..")
+		if err != nil {
+			t.Fatal(err)
+		}
+		command(t, dir, "git", "-c", "safe.directory=*", "clone", "-q", "file://"+root, "project")
 		return dir
 	}
 	for _, name := range []string{"net", "os", "go", "archive", "compress"} {

@@ -214,9 +214,12 @@ func TestCrashInOpen(t *testing.T) {
 		var mem *disk.Mem
 		var images []*disk.Mem
 		var calls []disk.Op
+		var mu sync.Mutex // the engine removes files in the background
 		mem = begin.Crash(0, 1)
 		db, err := index.Open(disk.NewFault(mem, func(op disk.Op) error {
 			if op.Kind.Changes() {
+				mu.Lock()
+				defer mu.Unlock()
 				for seed := range int64(6) {
 					images, calls = append(images, mem.Crash(seed, 0.5)), append(calls, op)
 				}
