@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"cafs/store/disk"
+
 	"github.com/ipfs/go-cid"
 )
 
@@ -95,7 +97,7 @@ func (d *Dir) writeBatch(b *batch, whole bool) error {
 			return nil
 		}
 		if e.inMemory() {
-			return d.writeSmall(e, !whole)
+			return d.writeSmall(e, whole)
 		}
 		if whole {
 			return nil
@@ -107,18 +109,23 @@ func (d *Dir) writeBatch(b *batch, whole bool) error {
 	})
 }
 
-// writeSmall writes a small block aside. One that an earlier attempt wrote is
-// written again, through the handle that is then flushed: an error of the
-// write-out in between is seen by no other.
-func (d *Dir) writeSmall(e *entry, sync bool) error {
+// writeSmall writes a small block aside, and flushes it unless the whole file
+// system is flushed afterwards; then it takes a file without a name. One that an
+// earlier attempt wrote is written again, through the handle that is then
+// flushed: an error of the write-out in between is seen by no other.
+func (d *Dir) writeSmall(e *entry, whole bool) error {
 	if e.written {
 		e.written = false
 		d.room.wrote(e.size, -1)
-		if err := e.temp.remove(); err != nil && !notExist(err) {
+		if err := d.staging.remove(e.temp); err != nil && !notExist(err) {
 			return d.writeFailed(e, err)
 		}
 	}
-	t, f, err := d.staging.create(0)
+	create := d.staging.createUnnamed
+	if !whole {
+		create = func() (temp, disk.File, error) { return d.staging.create(0) }
+	}
+	t, f, err := create()
 	if err != nil {
 		return d.writeFailed(e, err)
 	}
@@ -126,13 +133,18 @@ func (d *Dir) writeSmall(e *entry, sync bool) error {
 		_, err = f.WriteAt(e.data, 0)
 	}
 	if err != nil {
-		f.Close()
-		t.remove() // best effort; swept at the next open
+		if t.file == nil {
+			f.Close()
+		}
+		d.staging.remove(t) // best effort; swept at the next open
 		return d.writeFailed(e, err)
 	}
-	e.temp = t
+	e.temp, e.unnamed = t, t.file != nil
 	d.wrote(e)
-	if sync {
+	if e.unnamed {
+		return nil
+	}
+	if !whole {
 		if err := f.Sync(); err != nil {
 			f.Close()
 			return d.poison(fmt.Errorf("flush %s: %w", keyString(e.key), err))
@@ -159,15 +171,17 @@ func noSpace(err error) bool {
 // nameBatch gives every block its final name and makes the names durable.
 func (d *Dir) nameBatch(b *batch) error {
 	touched := map[string]struct{}{}
+	unnamed := false
 	for _, e := range b.entries {
 		dir := d.shard.Dir(blockKey(e.name))
 		touched[dir] = struct{}{}
+		unnamed = unnamed || e.unnamed
 		if e.renamed {
 			continue
 		}
 		f, err := d.folders.get(dir, true)
 		if err == nil {
-			err = e.temp.stage.Rename(e.temp.name, f.FS, e.name)
+			err = d.staging.rename(e.temp, f.FS, e.name)
 			f.release()
 		}
 		if err != nil {
@@ -175,7 +189,7 @@ func (d *Dir) nameBatch(b *batch) error {
 		}
 		e.renamed = true
 	}
-	if d.whole.worth(len(touched)) {
+	if unnamed || d.whole.worth(len(touched)) {
 		if err := d.whole.do(); err != nil {
 			return d.poison(fmt.Errorf("flush names: %w", err))
 		}

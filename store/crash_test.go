@@ -250,7 +250,7 @@ func TestProcessKilled(t *testing.T) {
 // write-out failed never succeeds again.
 func TestFailedCalls(t *testing.T) {
 	s := seed(t)
-	kinds := []disk.OpKind{disk.OpCreate, disk.OpMkdir, disk.OpRemove, disk.OpRename, disk.OpSyncDir, disk.OpSyncFS, disk.OpWrite, disk.OpSync, disk.OpUsage}
+	kinds := []disk.OpKind{disk.OpCreate, disk.OpMkdir, disk.OpRemove, disk.OpRename, disk.OpLink, disk.OpSyncDir, disk.OpSyncFS, disk.OpWrite, disk.OpSync, disk.OpUsage}
 	for _, cause := range []error{syscall.EIO, syscall.ENOSPC, &disk.ShortWrite{N: 1, Err: syscall.ENOSPC}} {
 		step := int64(1)
 		for n := int64(1); ; n += step {

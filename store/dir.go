@@ -149,7 +149,12 @@ func (d *Dir) Close() error {
 	d.stop()
 	d.queue.wait()
 	d.work.Wait()
-	d.table.each(func(e *entry) { e.drop() })
+	d.table.each(func(e *entry) {
+		if e.written && !e.renamed && e.temp.file != nil {
+			d.staging.remove(e.temp) // it has no name and is lost, as Sync said
+		}
+		e.drop()
+	})
 	d.files.close()
 	d.folders.close()
 	err := syncErr
@@ -160,7 +165,7 @@ func (d *Dir) Close() error {
 		d.staging.close()
 		return err
 	}
-	return d.staging.remove(d.root)
+	return d.staging.end(d.root)
 }
 
 // poison makes every later put and barrier fail, and returns the error they get.

@@ -11,6 +11,7 @@ func (d *Dir) Shrink() {
 		express:  load{count: 8, memory: 1 << 20, files: 4, bytes: 1 << 20},
 		batchMax: 36,
 	}
+	d.staging.maxUnnamed = min(d.staging.maxUnnamed, 20)
 	d.whole.few = 9 // both ways of flushing are taken, for bytes and for names
 }
 

@@ -23,6 +23,7 @@ type entry struct {
 	// The rest belongs to whoever runs the batch, or to the put before.
 	temp    temp
 	written bool // temp holds the bytes
+	unnamed bool // temp has no name, or had none: it takes SyncFS to keep that
 	renamed bool
 
 	batch *batch // guarded by queue.mu; nil when no barrier has it yet

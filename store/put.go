@@ -98,7 +98,7 @@ func (d *Dir) add(ctx context.Context, key, name string, block []byte) error {
 	// It failed, or another put of the same block was faster.
 	if e.written {
 		e.drop()
-		e.temp.remove() // best effort; swept at the next open
+		d.staging.remove(e.temp) // best effort; swept at the next open
 	} else {
 		d.room.wrote(e.size, 1)
 	}

@@ -17,15 +17,23 @@ type limits struct {
 
 var defaultLimits = limits{
 	kick:     load{count: 1024, memory: 8 << 20, files: 64, bytes: 64 << 20},
-	limit:    load{count: 32768, memory: 48 << 20, files: 512, bytes: 256 << 20},
+	limit:    load{count: 1 << 17, memory: 64 << 20, files: 512, bytes: 256 << 20},
 	express:  load{count: 128, memory: 4 << 20, files: 16, bytes: 20 << 20},
-	batchMax: 1024,
+	batchMax: 4096,
 }
 
-// bulkLanes is how many batches of the bulk lane run at once. Most of them wait
-// for the device at any time, and they share flushes of the file system: with
-// three, puts waited for the device on a busy one.
-const bulkLanes = 16
+// entryMemory is what a small block takes beside its bytes while it waits.
+const entryMemory = 512
+
+// How many batches run at once. Small blocks cost system calls: two batches, so
+// that one writes while the other is flushed, leave time to those who put, and
+// what comes meanwhile makes the next batch large, which is cheaper. Large ones
+// wait for the device, and share flushes of the file system: with three at once,
+// puts waited for a busy device.
+const (
+	smallLanes = 2
+	largeLanes = 16
+)
 
 // load measures a set of pending blocks.
 type load struct{ count, memory, files, bytes int64 }
@@ -34,7 +42,7 @@ func (l *load) add(e *entry, sign int64) {
 	l.count += sign
 	l.bytes += sign * e.size
 	if e.inMemory() {
-		l.memory += sign * e.size
+		l.memory += sign * (e.size + entryMemory)
 	} else {
 		l.files += sign
 	}
@@ -75,9 +83,9 @@ const (
 	gatherMax   = 2 * time.Millisecond
 )
 
-// queue decides which blocks become durable when. Small requests have a lane of
-// their own, so that one small flush does not stand behind a large one; within
-// a lane those who come while a batch runs share the next one.
+// queue decides which blocks become durable when. Requests for little have a
+// lane of their own, so that one small flush does not stand behind a large one;
+// the rest goes by the size of the block. Within a lane those who come while a batch runs share the next one.
 type queue struct {
 	d      *Dir
 	limits limits
@@ -88,7 +96,8 @@ type queue struct {
 	live    load     // of idle, without those
 	total   load
 	express lane
-	bulk    lane
+	small   lane
+	large   lane
 	active  map[*batch]struct{} // waiting or running
 	freed   chan struct{}       // closed when total shrinks or a batch fails
 	lastErr error               // of the last batch
@@ -98,7 +107,7 @@ func (q *queue) init(d *Dir) {
 	q.d = d
 	q.limits = defaultLimits
 	q.express.max, q.express.gathers = 1, true
-	q.bulk.max = bulkLanes
+	q.small.max, q.large.max = smallLanes, largeLanes
 	q.active = map[*batch]struct{}{}
 	q.freed = make(chan struct{})
 }
@@ -167,19 +176,22 @@ func (q *queue) push(e *entry) {
 func (q *queue) claimIdle() {
 	idle := q.idle
 	q.idle = nil
-	l := q.laneFor(q.live)
+	express := !q.live.over(q.limits.express)
 	for _, e := range idle {
 		if e.batch == nil {
-			q.claim(l, e)
+			q.claim(q.laneFor(e, express), e)
 		}
 	}
 }
 
-func (q *queue) laneFor(l load) *lane {
-	if l.over(q.limits.express) {
-		return &q.bulk
+func (q *queue) laneFor(e *entry, express bool) *lane {
+	switch {
+	case express:
+		return &q.express
+	case e.inMemory():
+		return &q.small
 	}
-	return &q.express
+	return &q.large
 }
 
 // claim puts e into the last batch that waits in l. It requires mu.
@@ -284,11 +296,11 @@ func (q *queue) claimSome(entries []*entry) []*batch {
 			fresh.add(e, 1)
 		}
 	}
-	l := q.laneFor(fresh)
+	express := !fresh.over(q.limits.express)
 	var list []*batch
 	for _, e := range entries {
 		if e.batch == nil {
-			q.claim(l, e)
+			q.claim(q.laneFor(e, express), e)
 		}
 		if n := len(list); n == 0 || list[n-1] != e.batch {
 			list = append(list, e.batch)

@@ -20,12 +20,18 @@ const stageFolders = 4
 type staging struct {
 	stages [stageFolders]disk.FS
 	next   atomic.Uint64
+
+	// Files without a name cost less than those with a temporary one, and stay
+	// open until they have their final one.
+	unnamed    atomic.Int64 // open ones
+	maxUnnamed int64        // 0 where the file system has none
 }
 
-// temp is a temporary file's place.
+// temp is a file written aside: under a temporary name, or open and without one.
 type temp struct {
 	stage disk.FS
 	name  string
+	file  disk.File // nil when it has a name
 }
 
 // open sweeps what an interrupted run left, ours and that of flatfs, and makes
@@ -58,18 +64,89 @@ func (s *staging) open(root disk.FS) (clean bool, err error) {
 			return false, err
 		}
 	}
+	if s.probe() {
+		s.maxUnnamed = int64(disk.MaxHandles() / unnamedShare)
+	}
 	return clean, nil
+}
+
+// unnamedShare of the files that the process may have open are unnamed ones.
+const unnamedShare = 4
+
+// probe tells whether files can be made without a name and get one later.
+func (s *staging) probe() bool {
+	u, ok := s.stages[0].(disk.Unnamed)
+	if !ok {
+		return false
+	}
+	f, err := u.CreateUnnamed(filePerm)
+	if err != nil {
+		return false
+	}
+	t := temp{stage: s.stages[0], name: "probe"}
+	err = u.Name(f, t.name)
+	return errors.Join(err, f.Close(), t.remove()) == nil
 }
 
 // create opens a new temporary file; flag adds to O_RDWR.
 func (s *staging) create(flag int) (temp, disk.File, error) {
-	n := s.next.Add(1)
-	t := temp{s.stages[n%stageFolders], strconv.FormatUint(n, 36)}
+	t := s.place()
 	f, err := t.stage.OpenFile(t.name, os.O_RDWR|os.O_CREATE|os.O_EXCL|flag, filePerm)
 	return t, f, err
 }
 
+func (s *staging) place() temp {
+	n := s.next.Add(1)
+	return temp{stage: s.stages[n%stageFolders], name: strconv.FormatUint(n, 36)}
+}
+
+// createUnnamed is create for a file without a name where that can be. The
+// handle stays open as long as the file has none; it is the staging's to close.
+func (s *staging) createUnnamed() (temp, disk.File, error) {
+	if s.unnamed.Add(1) > s.maxUnnamed {
+		s.unnamed.Add(-1)
+		return s.create(0)
+	}
+	t := s.place()
+	f, err := t.stage.(disk.Unnamed).CreateUnnamed(filePerm)
+	if err != nil {
+		s.unnamed.Add(-1)
+	}
+	t.file = f
+	return t, f, err
+}
+
+// remove throws the file away.
+func (s *staging) remove(t temp) error {
+	if t.file == nil {
+		return t.remove()
+	}
+	return s.closeUnnamed(t)
+}
+
 func (t temp) remove() error { return t.stage.Remove(t.name) }
+
+func (s *staging) closeUnnamed(t temp) error {
+	s.unnamed.Add(-1)
+	return t.file.Close()
+}
+
+// rename gives the file its final name, over a damaged file of that name.
+func (s *staging) rename(t temp, dir disk.FS, name string) error {
+	if t.file == nil {
+		return t.stage.Rename(t.name, dir, name)
+	}
+	err := dir.(disk.Unnamed).Name(t.file, name)
+	if errors.Is(err, fs.ErrExist) {
+		if err = t.stage.(disk.Unnamed).Name(t.file, t.name); err == nil {
+			err = t.stage.Rename(t.name, dir, name)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return s.closeUnnamed(t)
+}
 
 func (s *staging) close() {
 	for i, f := range s.stages {
@@ -80,8 +157,8 @@ func (s *staging) close() {
 	}
 }
 
-// remove marks the store as cleanly closed.
-func (s *staging) remove(root disk.FS) error {
+// end marks the store as cleanly closed.
+func (s *staging) end(root disk.FS) error {
 	s.close()
 	if err := removeAll(root, stagingName); err != nil {
 		return fmt.Errorf("store: close: %w", err)

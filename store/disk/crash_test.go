@@ -141,6 +141,21 @@ func TestCrashOutcomes(t *testing.T) {
 			must(t, err)
 			must(t, f.Truncate(0))
 		}, []string{"a=old", "a=", "a=\x00\x00\x00"}},
+		"named and synced": {func(m *disk.Mem) {
+			name(t, m, "a", "new") // to sync the folder is not enough
+			must(t, m.SyncDir())
+		}, []string{"", "a=new"}},
+		"named and replaced": {func(m *disk.Mem) {
+			name(t, m, "a", "lost")
+			write(t, m, "t", 0, "new", true)
+			must(t, m.Rename("t", m, "a"))
+			must(t, m.SyncDir())
+			must(t, m.SyncFS())
+		}, []string{"a=new"}},
+		"named and all synced": {func(m *disk.Mem) {
+			name(t, m, "a", "new")
+			must(t, m.SyncFS())
+		}, []string{"a=new"}},
 		"everything synced": {func(m *disk.Mem) {
 			must(t, m.Mkdir("d", 0o700))
 			write(t, m, "d/a", 0, "new", false)
@@ -162,6 +177,15 @@ func TestCrashOutcomes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// name makes a file without a name, syncs it and names it.
+func name(t *testing.T, m *disk.Mem, name, text string) {
+	t.Helper()
+	f, err := m.CreateUnnamed(0o600)
+	must(t, err)
+	_, err = f.WriteAt([]byte(text), 0)
+	must(t, errors.Join(err, f.Sync(), m.Name(f, name), f.Close()))
 }
 
 func must(t *testing.T, err error) {

@@ -225,11 +225,59 @@ func TestContract(t *testing.T) {
 			if u, err := root.Usage(); err != nil || u.Total < u.Free || u.Free < u.Avail || u.Total <= 0 {
 				t.Errorf("usage %+v, %v", u, err)
 			}
+			unnamed(t, root)
 			other := disk.NewMem()
 			if err := root.Rename("moved", other, "x"); !errors.Is(err, syscall.EXDEV) {
 				t.Errorf("rename to another file system: %v", err)
 			}
 		})
+	}
+}
+
+// unnamed: a file without a name gets one, over nothing that is there, and goes
+// with its handle otherwise.
+func unnamed(t *testing.T, root disk.FS) {
+	u := root.(disk.Unnamed)
+	f, err := u.CreateUnnamed(0o640)
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Log(err)
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := root.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("content"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := u.Name(f, "moved"); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a name that is taken: %v", err)
+	}
+	if err := u.Name(f, "absent/name"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a folder that is not there: %v", err)
+	}
+	if err := u.Name(f, "named"); err != nil {
+		t.Fatal(err)
+	}
+	other, err := u.CreateUnnamed(0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.Close(), other.Close()); err != nil {
+		t.Fatal(err)
+	}
+	after, err := root.ReadDir(".")
+	if err != nil || len(after) != len(before)+1 {
+		t.Errorf("names %v, then %v, %v", before, after, err)
+	}
+	if info, err := root.Stat("named"); err != nil || info.Size != 7 || info.Mode != 0o640 {
+		t.Errorf("the named file: %+v, %v", info, err)
+	}
+	if err := u.Name(f, "again"); !errors.Is(err, fs.ErrClosed) && !errors.Is(err, syscall.EBADF) && !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a name for a closed file: %v", err)
 	}
 }
 

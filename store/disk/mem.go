@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"sort"
 	"sync"
 	"syscall"
@@ -47,6 +48,8 @@ type change struct {
 	set   map[string]*node // nil: the name is gone
 	needs *change          // in another folder; this one cannot survive without it
 	done  bool             // durable
+
+	wholeOnly bool // made by Name: SyncDir does not make it durable
 }
 
 // NewMem returns an empty file system without a limit of space.
@@ -309,7 +312,7 @@ func (d *memDir) SyncDir() error {
 	if d.closed {
 		return pathErr("sync", ".", fs.ErrClosed)
 	}
-	d.w.syncNames(d.dir)
+	d.w.syncDir(d.dir)
 	return nil
 }
 
@@ -398,6 +401,32 @@ func (w *world) syncNames(dir *node) {
 	}
 	dir.changes = nil
 	delete(w.dirty, dir)
+}
+
+// syncDir is syncNames without the changes that SyncDir does not make durable.
+func (w *world) syncDir(dir *node) {
+	var left []*change
+	for _, c := range dir.changes {
+		if c.wholeOnly && !c.done {
+			left = append(left, c)
+			continue
+		}
+		c.apply()
+		left = slices.DeleteFunc(left, func(l *change) bool { return overlap(l.set, c.set) })
+	}
+	dir.changes = left
+	if len(left) == 0 {
+		delete(w.dirty, dir)
+	}
+}
+
+func overlap(a, b map[string]*node) bool {
+	for name := range a {
+		if _, ok := b[name]; ok {
+			return true
+		}
+	}
+	return false
 }
 
 // apply makes one change durable, after the one it cannot be without and all

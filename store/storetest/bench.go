@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,31 +25,222 @@ type Target struct {
 	Close  func() error
 }
 
-// Bench is the benchmark body for every store: open makes a new, empty one in a
-// fresh folder. Names are op/keys/size/goroutines, for benchstat and -bench.
-func Bench(b *testing.B, open func(b *testing.B) Target) {
-	for _, keys := range []int{0, 4 << 10, 64 << 10, 1 << 20} {
+// Bencher makes one kind of store in an empty folder.
+type Bencher struct {
+	Name string
+	Open func(dir string) (Target, error)
+}
+
+const (
+	// benchBytes is how much the blocks present may take, so that they stay in
+	// memory; of large ones there are fewer than the name says.
+	benchBytes = 1 << 30
+	// sharedKeys is from how many keys on puts of one kind find those of the
+	// kind before: filling takes too long, and changes the number little.
+	sharedKeys = 1 << 20
+	// sweptSize is the size from which folders are removed at once; those with
+	// many files stay to the end, since creating is slow after a mass unlink.
+	sweptSize = 64 << 10
+)
+
+// Bench is the benchmark body for every store. Names are
+// keys=/size=/op=/g=/store=, so benchstat -col /store compares them, and the
+// stores are measured one right after the other. Folders are made in
+// CAFS_BENCH_DIR.
+func Bench(b *testing.B, stores []Bencher) {
+	for _, keys := range []int{4 << 10, 64 << 10, 1 << 20} {
 		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
 			for _, size := range []int{8, 1000, 4096, 256 << 10, 1 << 20} {
-				if int64(keys)*int64(size) > 4<<30 {
+				if int64(keys)*int64(size) > 4*benchBytes {
 					continue
 				}
-				keys := min(keys, 1<<30/size) // so that it stays in memory
-				b.Run(fmt.Sprintf("size=%d", size), func(b *testing.B) { benchSize(b, open, keys, size) })
+				b.Run(fmt.Sprintf("size=%d", size), func(b *testing.B) {
+					s := &suite{stores: stores, keys: min(keys, benchBytes/size), size: size, shared: map[string]*filled{}}
+					s.run(b)
+				})
 			}
 		})
 	}
 }
 
-func benchSize(b *testing.B, open func(b *testing.B) Target, keys, size int) {
+// suite is what one number of keys and one size of blocks have in common.
+type suite struct {
+	stores     []Bencher
+	keys, size int
+	shared     map[string]*filled // by store
+	names      uint64             // seeds used
+	ends       []func()
+}
+
+// filled is a store with blocks in it.
+type filled struct {
+	Target
+	list []cid.Cid // in random order
+}
+
+func (s *suite) run(b *testing.B) {
+	defer func() {
+		for _, end := range s.ends {
+			end()
+		}
+	}()
 	for _, g := range []int{1, 4, 64} {
-		b.Run(fmt.Sprintf("put/g=%d", g), func(b *testing.B) { benchPut(b, open, keys, size, g, 0) })
-		b.Run(fmt.Sprintf("put+sync1000/g=%d", g), func(b *testing.B) { benchPut(b, open, keys, size, g, 1000) })
-		b.Run(fmt.Sprintf("put+sync/g=%d", g), func(b *testing.B) { benchPut(b, open, keys, size, g, 1) })
+		s.puts(b, "put", g, 0)
+		s.puts(b, "put+sync1000", g, 1000)
+		s.puts(b, "put+sync", g, 1)
 	}
-	if keys > 0 {
-		benchRead(b, open, keys, size)
+	v := value(s.size)
+	for _, g := range []int{1, 4, 64} {
+		s.each(b, "put-existing", g, func(t *filled, i int) error { return t.Put(t.list[i%s.keys], v) })
+		s.each(b, "get", g, func(t *filled, i int) error {
+			n, err := t.Get(t.list[i%s.keys])
+			if err == nil && n != s.size {
+				err = fmt.Errorf("%d bytes, want %d", n, s.size)
+			}
+			return err
+		})
+		if s.size >= 8192 {
+			s.each(b, "get4k", g, func(t *filled, i int) error {
+				if t.Range == nil {
+					return errSkip
+				}
+				return t.Range(t.list[i%s.keys], make([]byte, 4096), int64(i*4096%(s.size-4095)))
+			})
+		}
+		s.each(b, "has", g, func(t *filled, i int) error {
+			ok, err := t.Has(t.list[i%s.keys])
+			if err == nil && !ok {
+				err = fmt.Errorf("not there")
+			}
+			return err
+		})
 	}
+	s.each(b, "list", 1, func(t *filled, _ int) error {
+		if t.List == nil {
+			return errSkip
+		}
+		n, err := t.List()
+		if err == nil && n < s.keys {
+			err = fmt.Errorf("%d listed, want %d", n, s.keys)
+		}
+		return err
+	})
+	s.deletes(b)
+}
+
+// op runs f for every store, in a folder of its own for every run.
+func (s *suite) op(b *testing.B, name string, g int, f func(b *testing.B, store Bencher)) {
+	b.Run(fmt.Sprintf("op=%s/g=%d", name, g), func(b *testing.B) {
+		for _, store := range s.stores {
+			b.Run("store="+store.Name, func(b *testing.B) {
+				b.ReportAllocs()
+				f(b, store)
+			})
+		}
+	})
+}
+
+func (s *suite) open(b *testing.B, store Bencher, sweep bool) *filled {
+	dir, err := os.MkdirTemp(os.Getenv("CAFS_BENCH_DIR"), "cafs-bench-")
+	if err != nil {
+		b.Fatal(err)
+	}
+	t, err := store.Open(dir)
+	if err != nil {
+		b.Fatal(err)
+	}
+	end := func() {
+		t.Close()
+		os.RemoveAll(dir)
+	}
+	if sweep {
+		b.Cleanup(end)
+	} else {
+		s.ends = append(s.ends, end)
+	}
+	f := &filled{Target: t}
+	f.list, err = fill(t, s.keys, s.size)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return f
+}
+
+// present is a store that several benchmarks share.
+func (s *suite) present(b *testing.B, store Bencher) *filled {
+	f := s.shared[store.Name]
+	if f == nil {
+		f = s.open(b, store, false)
+		s.shared[store.Name] = f
+		for _, c := range f.list { // all are read warm
+			if _, err := f.Get(c); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	return f
+}
+
+// puts puts new blocks, with a Sync after every so many (0: none) of all
+// goroutines together.
+func (s *suite) puts(b *testing.B, name string, g, every int) {
+	s.op(b, name, g, func(b *testing.B, store Bencher) {
+		if b.N == 1 {
+			return // the first run finds nothing but b.N
+		}
+		var t *filled
+		if s.keys >= sharedKeys {
+			t = s.present(b, store)
+		} else {
+			t = s.open(b, store, s.size >= sweptSize)
+		}
+		s.names++
+		names := Names(b.N, s.names)
+		v := value(s.size)
+		b.SetBytes(int64(s.size))
+		b.ResetTimer()
+		each(b, g, b.N, func(i int) error {
+			err := t.Put(names[i], v)
+			if err == nil && every > 0 && (i+1)%every == 0 {
+				err = t.Sync()
+			}
+			return err
+		})
+		b.StopTimer()
+		if err := t.Sync(); err != nil { // not in the time of the next
+			b.Fatal(err)
+		}
+	})
+}
+
+var errSkip = fmt.Errorf("not of this store")
+
+// each runs f on blocks that are there.
+func (s *suite) each(b *testing.B, name string, g int, f func(t *filled, i int) error) {
+	s.op(b, name, g, func(b *testing.B, store Bencher) {
+		t := s.present(b, store)
+		if f(t, 0) == errSkip {
+			b.Skip()
+		}
+		b.ResetTimer()
+		each(b, g, b.N, func(i int) error { return f(t, i) })
+	})
+}
+
+// deletes is the last: blocks that more iterations than there are keys would
+// need are not there any more.
+func (s *suite) deletes(b *testing.B) {
+	s.op(b, "delete", 1, func(b *testing.B, store Bencher) {
+		t := s.present(b, store)
+		if t.Delete == nil {
+			b.Skip()
+		}
+		n := min(b.N, len(t.list))
+		b.ResetTimer()
+		each(b, 1, n, func(i int) error { return t.Delete(t.list[i]) })
+		b.StopTimer()
+		t.list = t.list[n:]
+	})
 }
 
 // Names makes CIDs of random digests: a put does not hash, so their blocks may
@@ -71,23 +263,20 @@ func value(size int) []byte {
 	return v
 }
 
-// fill puts keys blocks of size bytes and returns them.
-func fill(b *testing.B, t Target, keys, size int) []cid.Cid {
+// fill puts keys blocks of size bytes and returns them in random order.
+func fill(t Target, keys, size int) ([]cid.Cid, error) {
 	v := value(size)
 	list := make([]cid.Cid, keys)
 	for i := range list {
-		if size >= 8 {
-			binary.LittleEndian.PutUint64(v, uint64(i))
-		}
+		binary.LittleEndian.PutUint64(v, uint64(i))
 		list[i] = CID(v)
 		if err := t.Put(list[i], v); err != nil {
-			b.Fatal(err)
+			return nil, err
 		}
 	}
-	if err := t.Sync(); err != nil {
-		b.Fatal(err)
-	}
-	return list
+	rng := rand.New(rand.NewPCG(7, 7))
+	rng.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	return list, t.Sync()
 }
 
 // each runs f for 0 to n-1 from g goroutines and stops at the first error.
@@ -105,86 +294,4 @@ func each(b *testing.B, g, n int, f func(i int) error) {
 		})
 	}
 	wg.Wait()
-}
-
-// benchPut puts new blocks, with a Sync after every so many (0: none) of all
-// goroutines together.
-func benchPut(b *testing.B, open func(b *testing.B) Target, keys, size, g, every int) {
-	t := open(b)
-	fill(b, t, keys, size)
-	names := Names(b.N, uint64(b.N)+uint64(g)<<32+1)
-	v := value(size)
-	b.SetBytes(int64(size))
-	b.ReportAllocs()
-	b.ResetTimer()
-	each(b, g, b.N, func(i int) error {
-		err := t.Put(names[i], v)
-		if err == nil && every > 0 && (i+1)%every == 0 {
-			err = t.Sync()
-		}
-		return err
-	})
-	b.StopTimer()
-	if err := t.Close(); err != nil {
-		b.Fatal(err)
-	}
-}
-
-func benchRead(b *testing.B, open func(b *testing.B) Target, keys, size int) {
-	t := open(b)
-	list := fill(b, t, keys, size)
-	rng := rand.New(rand.NewPCG(7, 7))
-	rng.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
-	for _, c := range list { // all are read warm
-		if _, err := t.Get(c); err != nil {
-			b.Fatal(err)
-		}
-	}
-	v := value(size)
-	run := func(name string, g int, f func(i int) error) {
-		b.Run(fmt.Sprintf("%s/g=%d", name, g), func(b *testing.B) {
-			b.ReportAllocs()
-			each(b, g, b.N, f)
-		})
-	}
-	for _, g := range []int{1, 4, 64} {
-		run("get", g, func(i int) error {
-			n, err := t.Get(list[i%keys])
-			if err == nil && n != size {
-				err = fmt.Errorf("%d bytes, want %d", n, size)
-			}
-			return err
-		})
-		if t.Range != nil && size >= 8192 {
-			run("get4k", g, func(i int) error {
-				return t.Range(list[i%keys], make([]byte, 4096), int64(i*4096%(size-4095)))
-			})
-		}
-		run("has", g, func(i int) error {
-			ok, err := t.Has(list[i%keys])
-			if err == nil && !ok {
-				err = fmt.Errorf("not there")
-			}
-			return err
-		})
-		run("put-existing", g, func(i int) error { return t.Put(list[i%keys], v) })
-	}
-	if t.List == nil || t.Delete == nil {
-		return
-	}
-	run("list", 1, func(int) error {
-		n, err := t.List()
-		if err == nil && n != keys {
-			err = fmt.Errorf("%d listed, want %d", n, keys)
-		}
-		return err
-	})
-	b.Run("delete", func(b *testing.B) {
-		n := min(b.N, len(list)) // blocks beyond that are not there any more
-		each(b, 1, n, func(i int) error { return t.Delete(list[i]) })
-		list = list[n:]
-	})
-	if err := t.Close(); err != nil {
-		b.Fatal(err)
-	}
 }

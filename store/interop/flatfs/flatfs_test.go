@@ -20,10 +20,7 @@ import (
 	"cafs/store/disk"
 	"cafs/store/storetest"
 
-	"github.com/ipfs/boxo/datastore/dshelp"
 	"github.com/ipfs/go-cid"
-	ds "github.com/ipfs/go-datastore"
-	"github.com/ipfs/go-datastore/query"
 	kubo "github.com/ipfs/go-ds-flatfs"
 	mh "github.com/multiformats/go-multihash"
 )
@@ -307,60 +304,4 @@ func TestSuite(t *testing.T) {
 		t.Cleanup(func() { f.Close() })
 		return adapter.FromDatastore(f)
 	})
-}
-
-// BenchmarkStore is the body of cafs/store for flatfs, sync off and on.
-func BenchmarkStore(b *testing.B) {
-	for _, v := range []struct {
-		name string
-		fn   *kubo.ShardIdV1
-		sync bool
-	}{
-		{"flatfs", kubo.NextToLast(2), false},
-		{"flatfs-sync", kubo.NextToLast(2), true},
-		{"flatfs-prefix5", kubo.Prefix(5), false},
-		{"flatfs-suffix2", kubo.Suffix(2), false},
-	} {
-		b.Run(v.name, func(b *testing.B) {
-			storetest.Bench(b, func(b *testing.B) storetest.Target { return target(b, v.fn, v.sync) })
-		})
-	}
-}
-
-func target(b *testing.B, fn *kubo.ShardIdV1, sync bool) storetest.Target {
-	dir, err := os.MkdirTemp(os.Getenv("CAFS_BENCH_DIR"), "cafs-bench-")
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { os.RemoveAll(dir) })
-	f, err := kubo.CreateOrOpen(dir, fn, sync)
-	if err != nil {
-		b.Fatal(err)
-	}
-	ctx := context.Background()
-	key := func(c cid.Cid) ds.Key { return dshelp.MultihashToDsKey(c.Hash()) }
-	return storetest.Target{
-		Put: func(c cid.Cid, block []byte) error { return f.Put(ctx, key(c), block) },
-		Get: func(c cid.Cid) (int, error) {
-			block, err := f.Get(ctx, key(c))
-			return len(block), err
-		},
-		Has: func(c cid.Cid) (bool, error) { return f.Has(ctx, key(c)) },
-		List: func() (n int, err error) {
-			res, err := f.Query(ctx, query.Query{KeysOnly: true})
-			if err != nil {
-				return 0, err
-			}
-			for r := range res.Next() {
-				if r.Error != nil {
-					return n, r.Error
-				}
-				n++
-			}
-			return n, nil
-		},
-		Delete: func(c cid.Cid) error { return f.Delete(ctx, key(c)) },
-		Sync:   func() error { return f.Sync(ctx, ds.NewKey("/")) },
-		Close:  f.Close,
-	}
 }
