@@ -210,6 +210,18 @@ func TestAddSpecial(t *testing.T) {
 	if info, err2 := sys.Stat(t.Context(), target.Cid); err != nil || err2 != nil || info.Target != outside {
 		t.Errorf("symbolic link: %+v, %v, %v", info, err, err2)
 	}
+	only := t.TempDir() // Kubo leaves out what is empty, or becomes so, but for the root
+	write(t, only, "file", "x")
+	want, _, err := addTree(t, s, only, add.Options{})
+	if err == nil {
+		err = os.MkdirAll(filepath.Join(only, "a/b/.hidden"), 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _, err := addTree(t, s, only, add.Options{NoEmptyDirs: true}); err != nil || got != want {
+		t.Errorf("empty directories left out: %+v, %v; want %+v", got, err, want)
+	}
 	if there, _ := s.Has(t.Context(), linktest.MustCid(t, cid.Raw, []byte("secret"))); there {
 		t.Error("a symbolic link was followed")
 	}

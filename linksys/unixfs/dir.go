@@ -2,6 +2,7 @@ package unixfs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -46,10 +47,14 @@ func (p Profile) dir(ctx context.Context, entries []Entry, stat Stat, emit Emit)
 	for i := range entries {
 		d.add(entries[i])
 	}
+	var collision error
 	if d.sharded() {
 		root, err := p.shards(ctx, entries, stat, emit)
 		root.Size = uint64(d.size)
-		return root, err
+		if !errors.Is(err, ErrCollision) {
+			return root, err
+		}
+		collision = err // one node can still hold them
 	}
 	slices.SortFunc(entries, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
 	for i := 1; i < len(entries); i++ {
@@ -61,6 +66,9 @@ func (p Profile) dir(ctx context.Context, entries []Entry, stat Stat, emit Emit)
 	for _, e := range entries {
 		n += linkLen(e.Cid.ByteLen(), len(e.Name), e.Tsize)
 		tsize += clampTsize(e.Tsize)
+	}
+	if collision != nil && n > maxChunk {
+		return Root{}, collision
 	}
 	links := make([]byte, 0, n)
 	for _, e := range entries {

@@ -77,7 +77,14 @@
 //
 // A directory edited through Kubo's MFS can depend on its history (one that a long
 // name pushed past the limit stays sharded when it then loses short ones); here
-// sharding depends on the entries alone, as in a fresh "ipfs add". cafs keeps mode, mtime and the rest of an
-// inode out of content DAGs; [Stat] exists to read others' and to import like
-// Kubo. Names are bytes, not UTF-8, as in Linux.
+// sharding depends on the entries alone, as in a fresh "ipfs add".
+//
+// No HAMT holds two names of one hash. They do not occur, but can be made, and
+// Kubo refuses them ("sharded directory too deep"). Here such a directory is one
+// node, whatever DirLimit says, as long as that fits into a block; a larger one
+// is [ErrCollision].
+//
+// cafs keeps mode, mtime and the rest of an inode out of content DAGs; [Stat]
+// exists to read others' and to import like Kubo. Names are bytes, not UTF-8, as
+// in Linux.
 package unixfs

@@ -2,8 +2,12 @@ package unixfs
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/ipfs/go-cid"
 )
 
 // hashedChange is a change and the hash of its name.
@@ -24,7 +28,9 @@ func (d *dirEditor) sharded(block []byte, changes []Change) (Root, error) {
 		hashed[i] = hashedChange{nameHash(changes[i].Name), &changes[i]}
 	}
 	slices.SortStableFunc(hashed, func(a, b hashedChange) int { return cmp.Compare(a.hash, b.hash) })
-	if err := d.apply(root, hashed); err != nil {
+	if err := d.apply(root, hashed); errors.Is(err, ErrCollision) {
+		return d.unsharded(block, changes, err)
+	} else if err != nil {
 		return Root{}, err
 	}
 	if !root.changed {
@@ -44,6 +50,43 @@ func (d *dirEditor) sharded(block []byte, changes []Change) (Root, error) {
 		result.Size = d.base.Size + uint64(d.delta.size)
 	}
 	return result, err
+}
+
+// unsharded makes one node of a sharded directory in which names collide, if it
+// is short enough for a block.
+func (d *dirEditor) unsharded(block []byte, changes []Change, collision error) (Root, error) {
+	var entries []Entry
+	var bad error
+	size := 0
+	add := func(e Entry) bool {
+		size += linkLen(e.Cid.ByteLen(), len(e.Name), e.Tsize)
+		entries = append(entries, e)
+		return size <= maxChunk
+	}
+	changed := make(map[string]struct{}, len(changes))
+	for _, c := range changes {
+		changed[c.Name] = struct{}{}
+		if c.Set && !add(c.Entry) {
+			return Root{}, collision
+		}
+	}
+	load := func(_ context.Context, c cid.Cid) ([]byte, error) { return d.fetch(c) }
+	err := listShard(d.ctx, load, block, shardPlace{fanout: d.p.Fanout}, func(e Entry, err error) bool {
+		if _, ok := changed[e.Name]; ok {
+			return true
+		}
+		bad = err
+		return err == nil && add(e)
+	})
+	switch {
+	case bad != nil:
+		return Root{}, bad
+	case errors.Is(err, errStop):
+		return Root{}, collision
+	case err != nil:
+		return Root{}, err
+	}
+	return d.p.dir(d.ctx, entries, Stat{}, d.emit)
 }
 
 // apply makes changes, sorted by hash, below a node.

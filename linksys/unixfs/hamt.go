@@ -17,7 +17,8 @@ type hashed struct {
 }
 
 // shards builds a HAMT. Sorted by hash, the entries below any node stand
-// together, so the tree is a recursion over ranges.
+// together, so the tree is a recursion over ranges. Nothing is emitted when
+// there is no such tree.
 func (p Profile) shards(ctx context.Context, entries []Entry, stat Stat, emit Emit) (Root, error) {
 	all := make([]hashed, len(entries))
 	for i, e := range entries {
@@ -27,8 +28,12 @@ func (p Profile) shards(ctx context.Context, entries []Entry, stat Stat, emit Em
 		return cmp.Or(cmp.Compare(a.hash, b.hash), strings.Compare(a.Name, b.Name))
 	})
 	for i := 1; i < len(all); i++ {
-		if all[i].Name == all[i-1].Name {
-			return Root{}, fmt.Errorf("%w: %q twice", ErrName, all[i].Name)
+		a, b := all[i-1], all[i]
+		if a.Name == b.Name {
+			return Root{}, fmt.Errorf("%w: %q twice", ErrName, b.Name)
+		}
+		if samePath(a.hash, b.hash, p.Fanout) {
+			return Root{}, fmt.Errorf("%w: %q and %q", ErrCollision, a.Name, b.Name)
 		}
 	}
 	w := shardWriter{p: p, ctx: ctx, emit: emit}
@@ -45,9 +50,6 @@ type shardWriter struct {
 
 // build emits the node of a level that holds these entries, and all below it.
 func (w *shardWriter) build(all []hashed, level int, stat Stat) (Root, error) {
-	if level >= maxLevels(w.p.Fanout) {
-		return Root{}, fmt.Errorf("%w: %q and %q", ErrCollision, all[0].Name, all[1].Name)
-	}
 	if err := w.ctx.Err(); err != nil {
 		return Root{}, err
 	}

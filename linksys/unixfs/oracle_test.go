@@ -51,7 +51,14 @@ func boxoFile(t testing.TB, p unixfs.Profile, stat unixfs.Stat, data []byte) uni
 		Maxlinks: p.MaxLinks, RawLeaves: p.RawLeaves && stat == unixfs.Stat{}, CidBuilder: cidBuilder(p), Dagserv: mdtest.Mock(),
 		FileModTime: stat.Mtime, FileMode: fileMode(stat.Mode),
 	}
-	b, err := params.New(chunk.NewSizeSplitter(bytes.NewReader(data), p.ChunkSize))
+	splitter := chunk.NewSizeSplitter(bytes.NewReader(data), p.ChunkSize)
+	var err error
+	if p.Chunker != "" {
+		if splitter, err = chunk.FromString(bytes.NewReader(data), p.Chunker); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := params.New(splitter)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,6 +132,31 @@ func TestFilesLikeBoxo(t *testing.T) {
 		}
 		if back := readFile(t, store, got); !bytes.Equal(back, data) {
 			t.Fatalf("%v: reads back %d bytes, want %d", p, len(back), size)
+		}
+	}
+}
+
+// TestChunkersLikeBoxo compares files cut by content, with all other settings
+// at random.
+func TestChunkersLikeBoxo(t *testing.T) {
+	rnd := random(t)
+	data := make([]byte, 3<<20)
+	for i := range data {
+		data[i] = byte(rnd.Uint32())
+	}
+	for i := range 24 {
+		p := small(rnd)
+		p.Chunker = []string{"buzhash", "rabin-262144", "rabin-5000", "rabin-600-4096-20000"}[i%4]
+		if i%2 == 0 {
+			p.MaxLinks = unixfs.V1_2025.MaxLinks
+		}
+		data := data[:rnd.IntN(len(data))]
+		got, err := unixfs.Builder{Profile: p, Workers: 2}.File(t.Context(), bytes.NewReader(data), discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := boxoFile(t, p, unixfs.Stat{}, data); got != want {
+			t.Fatalf("%v, %d bytes: got %+v, want %+v", p, len(data), got, want)
 		}
 	}
 }

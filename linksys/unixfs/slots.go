@@ -27,6 +27,12 @@ func slotBits(fanout int) int { return bits.TrailingZeros(uint(fanout)) }
 // maxLevels is how many levels the hash can tell names apart on.
 func maxLevels(fanout int) int { return 64 / slotBits(fanout) }
 
+// samePath tells whether two hashes lead to the same slots on every level.
+func samePath(a, b uint64, fanout int) bool {
+	unused := 64 - maxLevels(fanout)*slotBits(fanout)
+	return a>>unused == b>>unused
+}
+
 // slotAt is the slot of a hash at a level, the root being level 0.
 func slotAt(hash uint64, level, fanout int) int {
 	n := slotBits(fanout)

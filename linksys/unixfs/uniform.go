@@ -11,9 +11,15 @@ import (
 // takes one node per level and the few on its right edge.
 type uniform struct {
 	leaf Root
-	tail Root    // of zeros: the last shorter leaf asked for
 	full []Block // by level-1: full nodes
 	root []Root
+	edge []edge // of zeros, by level: the shorter nodes last asked for; replaced as a whole
+}
+
+// edge is a node shorter than a full one of its level.
+type edge struct {
+	root Root
+	data []byte // nil for a leaf, which is made again
 }
 
 // grow encodes the full nodes up to a level.
@@ -65,7 +71,22 @@ func (p Profile) zeroTree(level int) (uniform, error) {
 		z.trees[key] = u
 	}
 	err := u.grow(p, level)
-	return uniform{leaf: u.leaf, tail: u.tail, full: slices.Clip(u.full), root: slices.Clip(u.root)}, err
+	return uniform{leaf: u.leaf, full: slices.Clip(u.full), root: slices.Clip(u.root), edge: u.edge}, err
+}
+
+// rememberEdge: whoever edits a sparse file whose size is no multiple of a chunk
+// will edit it again, and its right edge takes longer to hash than all else.
+func (p Profile) rememberEdge(level int, e edge) {
+	zeroTrees.mu.Lock()
+	defer zeroTrees.mu.Unlock()
+	u := zeroTrees.trees[p.leafKey()]
+	if u == nil {
+		return
+	}
+	fresh := make([]edge, max(len(u.edge), level+1))
+	copy(fresh, u.edge)
+	fresh[level] = e
+	u.edge = fresh
 }
 
 // leafKey is the profile without what has no influence on files.
@@ -89,34 +110,15 @@ type uniformWriter struct {
 
 // subtree returns the node of a level that covers size bytes.
 func (w *uniformWriter) subtree(level int, size uint64, emit Emit) (Root, error) {
-	lay := w.p.layout()
-	if size == lay.full(level) {
+	switch full := w.p.layout().full(level); {
+	case size == full:
 		return w.full(level, emit)
-	}
-	if level == 0 {
-		if !w.zero {
-			return w.tree.leaf, nil
-		}
+	case level > 0:
+		return w.shorter(level, size, emit)
+	case w.zero:
 		return w.cut(size, emit)
 	}
-	child := lay.full(level - 1)
-	n, rest := size/child, size%child
-	f := newFileNode(int64(n) + 1)
-	if n > 0 {
-		kid, err := w.full(level-1, emit)
-		if err != nil {
-			return Root{}, err
-		}
-		f.addEqual(kid, n)
-	}
-	if rest > 0 {
-		kid, err := w.subtree(level-1, rest, emit)
-		if err != nil {
-			return Root{}, err
-		}
-		f.add(kid)
-	}
-	return w.p.node(f, Stat{}, emit)
+	return w.tree.leaf, nil
 }
 
 func (w *uniformWriter) full(level int, emit Emit) (root Root, err error) {
@@ -145,30 +147,64 @@ func (w *uniformWriter) full(level int, emit Emit) (root Root, err error) {
 	return w.tree.root[level-1], nil
 }
 
+// shorter emits an interior node that is not full, and what is below it.
+func (w *uniformWriter) shorter(level int, size uint64, emit Emit) (Root, error) {
+	child := w.p.layout().full(level - 1)
+	n, rest := size/child, size%child
+	var whole, last Root
+	var err error
+	if n > 0 {
+		if whole, err = w.full(level-1, emit); err != nil {
+			return Root{}, err
+		}
+	}
+	if rest > 0 {
+		if last, err = w.subtree(level-1, rest, emit); err != nil {
+			return Root{}, err
+		}
+	}
+	if e := w.edge(level); e.data != nil && e.root.Size == size {
+		return e.root, emit(Block{Cid: e.root.Cid, Data: e.data})
+	}
+	f := newFileNode(int64(n) + 1)
+	f.addEqual(whole, n)
+	if rest > 0 {
+		f.add(last)
+	}
+	e := edge{}
+	e.root, err = w.p.node(f, Stat{}, func(b Block) error {
+		e.data = b.Data
+		return emit(b)
+	})
+	if err == nil && w.zero {
+		w.p.rememberEdge(level, e)
+	}
+	return e.root, err
+}
+
 // cut emits a zero leaf shorter than a chunk.
 func (w *uniformWriter) cut(size uint64, emit Emit) (Root, error) {
-	tree, err := w.p.zeroTree(0)
-	if err != nil {
-		return Root{}, err
+	if len(w.tree.edge) == 0 { // it may be the first that is asked for
+		var err error
+		if w.tree, err = w.p.zeroTree(0); err != nil {
+			return Root{}, err
+		}
 	}
-	if tree.tail.Size == size {
-		return tree.tail, w.p.emitZeros(tree.tail, emit)
+	if e := w.edge(0); e.root.Size == size {
+		return e.root, w.p.emitZeros(e.root, emit)
 	}
 	leaf, err := w.p.emitLeaf(zeroBytes[:size], emit)
 	if err == nil {
-		w.p.rememberTail(leaf)
+		w.p.rememberEdge(0, edge{root: leaf})
 	}
 	return leaf, err
 }
 
-// rememberTail: whoever edits a sparse file whose size is no multiple of a chunk
-// will edit it again.
-func (p Profile) rememberTail(leaf Root) {
-	zeroTrees.mu.Lock()
-	defer zeroTrees.mu.Unlock()
-	if u := zeroTrees.trees[p.leafKey()]; u != nil {
-		u.tail = leaf
+func (w *uniformWriter) edge(level int) (e edge) {
+	if level < len(w.tree.edge) {
+		e = w.tree.edge[level]
 	}
+	return e
 }
 
 // emitZeros emits a zero leaf whose hash is known.

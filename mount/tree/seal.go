@@ -319,7 +319,7 @@ func (t *Tree) sealDir(ctx context.Context, dir Ino) (unixfs.Root, error) {
 
 // sealer builds directories as of a cut.
 func (t *Tree) sealer(cut *sealCut, blocks *blockSet) *seal.Sealer {
-	return &seal.Sealer{Profile: t.opts.Profile, Source: cut.snap, Load: t.load, Emit: blocks.emit,
+	return &seal.Sealer{Profile: t.opts.Profile, Source: cut.snap, Load: t.load, Emit: blocks.emit, Path: t.Path,
 		Files: func(ctx context.Context, inos []Ino) ([]seal.File, error) { return t.sealFiles(ctx, inos, true) }}
 }
 

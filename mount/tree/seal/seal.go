@@ -43,6 +43,7 @@ type Sealer struct {
 	Source  Source
 	Load    unixfs.Load
 	Emit    unixfs.Emit
+	Path    func(index.Ino) string // for messages
 	// Files seals the contents of regular files, in any order.
 	Files func(ctx context.Context, inos []index.Ino) ([]File, error)
 
@@ -183,13 +184,21 @@ func (s *Sealer) dir(ctx context.Context, dir index.Ino, rec index.Inode) (root 
 			}
 			changes = append(changes, c)
 		}
-		root, err = s.Profile.EditDirSized(ctx, s.Load, rootOf(rec), changes, s.Emit)
+		// What was adopted by its CID has no known size and may be sharded
+		// otherwise, or where we would not: it is built anew once.
+		err = unixfs.ErrForeign
+		if rec.BaseSize != 0 || s.Profile.DirSize == unixfs.SizeNone {
+			root, err = s.Profile.EditDirSized(ctx, s.Load, rootOf(rec), changes, s.Emit)
+		}
+		if errors.Is(err, unixfs.ErrForeign) {
+			root, err = s.Profile.BuildDir(ctx, s.all(ctx, dir, changes), s.Emit)
+		}
 	}
 	if !rec.Base.Defined() {
 		root, err = s.Profile.BuildDir(ctx, onlySet(entries), s.Emit)
 	}
 	if err != nil {
-		return unixfs.Root{}, false, fmt.Errorf("seal: directory %d: %w", dir, err)
+		return unixfs.Root{}, false, fmt.Errorf("seal: directory %s: %w", s.Path(dir), err)
 	}
 	s.results = append(s.results, Result{Ino: dir, Parent: rec.Parent, Root: root, Clean: clean})
 	return root, clean, nil
@@ -215,6 +224,27 @@ func (s *Sealer) entries(ctx context.Context, dir index.Ino, rec index.Inode, cl
 			}
 		}
 	}
+}
+
+// all yields all entries of a directory, given those that changed.
+func (s *Sealer) all(ctx context.Context, dir index.Ino, changes []unixfs.Change) iter.Seq2[unixfs.Entry, error] {
+	changed := make(map[string]unixfs.Change, len(changes))
+	for _, c := range changes {
+		changed[c.Name] = c
+	}
+	return onlySet(func(yield func(unixfs.Change, error) bool) {
+		for d, err := range s.Source.Dirents(dir, 0) {
+			c, ok := changed[d.Name]
+			if err == nil && !ok {
+				var root unixfs.Root
+				root, _, err = s.child(ctx, dir, d)
+				c = unixfs.Change{Name: d.Name, Set: root.Cid.Defined(), Entry: unixfs.Entry{Name: d.Name, Cid: root.Cid, Tsize: root.Tsize}}
+			}
+			if !yield(c, err) || err != nil {
+				return
+			}
+		}
+	})
 }
 
 // child returns the root of an entry: undefined for what has no content address.
