@@ -25,6 +25,16 @@ func seed(t *testing.T) int64 {
 	return s
 }
 
+var roundsFlag = flag.Int("rounds", 0, "rounds of the tests that crash things again and again; 0: as many as their forms have")
+
+// rounds is how often a test crashes things: n times, or long in the long form.
+func rounds(n, long int) int {
+	if *roundsFlag > 0 {
+		return *roundsFlag
+	}
+	return harness.Scale(n, long)
+}
+
 func TestMain(m *testing.M) {
 	flag.Parse()
 	harness.Main(m)

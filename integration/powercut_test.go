@@ -44,13 +44,13 @@ func TestPowerCut(t *testing.T) {
 			harness.NeedCommand(t, "mkfs."+fstype, "mkfs.ext4", "mount", "umount", "unshare")
 			rng := rand.New(rand.NewPCG(uint64(s), uint64(i)))
 			p := newPowered(t, fstype)
-			for round := range harness.Scale(3, 50) {
+			for round := range rounds(3, 50) {
 				p.round(t, rng, round)
 				if t.Failed() {
 					t.Fatalf("round %d\n%s", round, p.m.LogTail())
 				}
 			}
-			if r := p.m.Cafs("verify", "--repo", p.m.Repo); r.Code != 0 {
+			if r := p.m.Cafs("verify", "--data", "--repo", p.m.Repo); r.Code != 0 {
 				t.Errorf("verify: exit %d: %s%s", r.Code, r.Stdout, r.Stderr)
 			}
 		})
@@ -65,6 +65,7 @@ type powered struct {
 	m       *harness.Mount
 	files   []*history
 	names   *names
+	dying   dying
 }
 
 // volume is a file system in an image.
@@ -93,14 +94,24 @@ func newPowered(t *testing.T, fstype string) *powered {
 	root := add(fstype, top, "512M")
 	p.m = harness.New(t, harness.Options{Repo: filepath.Join(root, "r"), Limit: harness.MountLimit()})
 	for i := range 6 {
-		p.files = append(p.files, &history{path: p.m.Path(fmt.Sprint("f", i)), states: []content{{}}})
+		p.files = append(p.files, &history{path: p.m.Path(fmt.Sprint("f", i)), states: []content{{}}, dying: &p.dying})
 	}
-	p.names = &names{dir: mkdir(t, p.m.Path("names"))}
+	p.names = &names{dir: mkdir(t, p.m.Path("names")), dying: &p.dying}
 	p.m.Sync()
 	return p
 }
 
 func (v volume) mount(t *testing.T) { command(t, "/", "mount", "-o", "loop", v.image, v.dir) }
+
+// umount waits for the kernel, which lets go of an image on a file system some
+// time after that was unmounted.
+func (v volume) umount(t *testing.T) {
+	t.Helper()
+	waitFor(t, "unmount of "+v.dir, func() (string, bool) {
+		out, err := exec.Command("umount", v.dir).CombinedOutput()
+		return string(out), err == nil
+	})
+}
 
 func (p *powered) round(t *testing.T, rng *rand.Rand, round int) {
 	var wg sync.WaitGroup
@@ -111,13 +122,15 @@ func (p *powered) round(t *testing.T, rng *rand.Rand, round int) {
 	w := rand.New(rand.NewPCG(rng.Uint64(), 0))
 	wg.Go(func() { p.names.work(w) })
 	time.Sleep(time.Duration(50+rng.IntN(3000)) * time.Millisecond) // the moment is the point
+	p.dying.Store(true)
 	p.cut(t, []int{shutdownNoFlush, shutdownLogFlush}[round%2])
 	wg.Wait() // by errors: nothing can be written any more
 	p.limps(t)
 	p.m.Kill()
 	for i := len(p.volumes) - 1; i >= 0; i-- {
-		command(t, "/", "umount", p.volumes[i].dir)
+		p.volumes[i].umount(t)
 	}
+	p.dying.Store(false)
 	for _, v := range p.volumes {
 		v.mount(t)
 	}
@@ -151,6 +164,9 @@ func (p *powered) limps(t *testing.T) {
 	}
 	if err := os.Mkdir(p.m.Path("late"), 0o755); !errors.Is(err, syscall.EROFS) && !errors.Is(err, syscall.EIO) {
 		t.Errorf("mkdir over a dead disk: %v", err)
+	}
+	if err := fsync(p.m.Dir); err == nil {
+		t.Error("fsync over a dead disk succeeds")
 	}
 	if _, err := os.Lstat(p.m.Path("names")); err != nil {
 		t.Errorf("stat over a dead disk: %v", err)

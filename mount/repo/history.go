@@ -68,10 +68,11 @@ const (
 	OpUnpin      = "pin.rm"          // NamesArg: CIDs or names
 	OpCollect    = "gc"              // CollectArg -> tree.Collected; the same meanwhile
 	OpStats      = "stats"           // PathArg -> tree.Account
+	OpVerify     = "verify"          // VerifyArg -> verify.Report; VerifyEvent meanwhile
 )
 
 // Ops lists the operations of Do.
-var Ops = []string{OpSnapshot, OpSnapshots, OpSnapshotRm, OpLog, OpDiff, OpRestore, OpUndo, OpAdopt, OpPin, OpUnpin, OpCollect, OpStats}
+var Ops = []string{OpSnapshot, OpSnapshots, OpSnapshotRm, OpLog, OpDiff, OpRestore, OpUndo, OpAdopt, OpPin, OpUnpin, OpCollect, OpStats, OpVerify}
 
 // The arguments of operations.
 type (
@@ -181,6 +182,8 @@ func (h *History) Do(ctx context.Context, op string, arg json.RawMessage, progre
 		return with(arg, func(a PathArg) (any, error) {
 			return h.Tree.Account(ctx, a.Path, tree.CollectOptions{Heap: h.Repo.Store, Pins: h.pins})
 		})
+	case OpVerify:
+		return with(arg, func(a VerifyArg) (any, error) { return h.verify(ctx, a, progress) })
 	}
 	return nil, fmt.Errorf("repo: %q: %w", op, unix.EOPNOTSUPP)
 }

@@ -29,10 +29,6 @@ type Options struct {
 	Create *Config // makes a missing repository, with these settings
 	Logger *slog.Logger
 
-	// Rehash checks every block by its hash, also those whose page checksums
-	// are known.
-	Rehash bool
-
 	freshIndex bool // an empty index is as it should be, although there are commits
 
 	IndexCache int64 // bytes; 0: the index's default
@@ -125,9 +121,6 @@ func (r *Repo) open(o Options) error {
 		return err
 	}
 	opts := store.Options{CreateIfMissing: true, Pages: r.DB, Logger: r.log}
-	if o.Rehash {
-		opts.Pages = nil
-	}
 	if ents, err := fsys.ReadDir("."); err == nil && len(ents) == 0 {
 		if opts.Shard, err = shard.Parse(r.Config.Shard); err != nil {
 			return err

@@ -5,6 +5,8 @@
 //	blocks/     the block store, in flatfs layout
 //	index/      the working tree's database
 //	staging/    bytes that are not blocks yet
+//	quarantine/ damaged blocks that were moved aside (VerifyArg)
+//	verify      how far an interrupted verification has read
 //	api.sock    where a mounted repository answers commands (package api)
 //	log         what the daemon of a background mount had to say
 //

@@ -147,7 +147,7 @@ func (t *Tree) markRoots(ctx context.Context, m *gc.Marker, o CollectOptions, r 
 		return err
 	}
 	defer snap.Close()
-	if err := markTree(ctx, m, snap); err != nil {
+	if err := MarkTree(ctx, m, snap); err != nil {
 		return err
 	}
 	if err := m.Run(ctx); err != nil {
@@ -212,8 +212,8 @@ func (t *Tree) takeRoots(ctx context.Context, m *gc.Marker, o CollectOptions, r 
 	return snap, nil
 }
 
-// markTree marks what the index refers to.
-func markTree(ctx context.Context, m *gc.Marker, snap *index.Snapshot) error {
+// MarkTree adds what the index refers to for the tree's sake to the marker.
+func MarkTree(ctx context.Context, m *gc.Marker, snap *index.Snapshot) error {
 	seen := 0
 	for in, err := range snap.Inodes(0) {
 		if err != nil {
@@ -383,7 +383,7 @@ func (t *Tree) keep(ctx context.Context, root cid.Cid) error {
 		return nil
 	}
 	// Too late to be marked: note every block that is not.
-	return gc.Walk(ctx, t.load, root, func(k cid.Cid) (bool, error) {
+	return gc.Walk(ctx, t.load, root, gc.Deep, func(k cid.Cid) (bool, error) {
 		if m.Kept(k) {
 			return false, nil
 		}

@@ -44,7 +44,7 @@ func (r *rig) blocks() map[string]bool {
 func (r *rig) needed(kept []tree.Kept) map[string]bool {
 	need := map[string]bool{}
 	deep := func(c cid.Cid) {
-		must(r.t, gc.Walk(r.ctx, r.load, c, func(c cid.Cid) (bool, error) {
+		must(r.t, gc.Walk(r.ctx, r.load, c, gc.Deep, func(c cid.Cid) (bool, error) {
 			need[string(c.Hash())] = true
 			return true, nil
 		}))

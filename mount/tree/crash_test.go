@@ -2,7 +2,6 @@ package tree_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 
 	"cafs/mount/tree"
 	"cafs/mount/tree/index"
+	"cafs/mount/verify"
 	"cafs/store/disk"
 )
 
@@ -232,61 +232,11 @@ func (h *states) checkImage(t *testing.T, img image, thorough bool) string {
 }
 
 // unsound looks for what dangles in the index.
-func unsound(r *rig) string {
-	orphans, names := map[tree.Ino]bool{}, map[tree.Ino]int{}
-	for ino, err := range r.db.Orphans() {
-		must(r.t, err)
-		orphans[ino] = true
-	}
-	staged := map[uint64]int64{}
-	for at, err := range r.db.Inodes(0) {
-		must(r.t, err)
-		if at.Kind == index.Dir {
-			for d, err := range r.db.Dirents(at.Ino, 0) {
-				must(r.t, err)
-				names[d.Ino]++
-			}
-		}
-		for e, err := range r.db.Extents(at.Ino) {
-			must(r.t, err)
-			if e.Kind == index.Staged {
-				staged[e.Seg] += e.Len
-			}
-		}
-	}
-	grave, err := r.db.Ref("tree/grave")
-	must(r.t, err)
-	for at, err := range r.db.Inodes(0) {
-		must(r.t, err)
-		if uint64(at.Ino) == binary.BigEndian.Uint64(grave) {
-			continue
-		}
-		if names[at.Ino] == 0 && at.Ino != tree.RootIno && !orphans[at.Ino] {
-			// The sweep of orphans runs beside us: gone by now is as good.
-			if _, err := r.db.Inode(at.Ino); err == nil {
-				return fmt.Sprintf("inode %d has no name and is no orphan", at.Ino)
-			}
-		}
-		delete(names, at.Ino)
-	}
-	for ino := range names {
-		if _, err := r.db.Inode(ino); err != nil {
-			return fmt.Sprintf("a name leads to inode %d: %v", ino, err)
-		}
-	}
-	for s, err := range r.db.Segments() {
-		must(r.t, err)
-		if s.Live != staged[s.ID] && len(orphans) == 0 {
-			return fmt.Sprintf("segment %d has %d live bytes, extents refer to %d", s.ID, s.Live, staged[s.ID])
-		}
-		delete(staged, s.ID)
-	}
-	for seg, n := range staged {
-		if n != 0 && len(orphans) == 0 {
-			return fmt.Sprintf("extents refer to %d bytes of the unknown segment %d", n, seg)
-		}
-	}
-	return ""
+func unsound(r *rig) (reason string) {
+	snap := r.db.Snapshot()
+	defer snap.Close()
+	must(r.t, verify.CheckIndex(r.ctx, snap, nil, func(f verify.Finding) error { reason = f.Detail; return nil }))
+	return reason
 }
 
 // TestCrash cuts the power at random moments of random histories. What comes
@@ -333,17 +283,12 @@ func spread(t *testing.T, n int, f func(t *testing.T, i int)) {
 func crashOnce(t *testing.T, seed uint64) (cuts int64) {
 	rng := rand.New(rand.NewPCG(seed, 2))
 	h := newStates()
-	// A power cut while the index is made for the first time leaves a repository
-	// without a config, which is made anew: package repo's matter.
-	c := &crashes{h: h, disk: emptyDisk(t), rng: rng, keeps: never}
-	r := openRig(t, c.disk, c.before)
+	c := &crashes{h: h, disk: emptyDisk(t), rng: rng, keeps: rarely}
+	r := openRig(t, c.disk, c.before) // power cuts while the index is made are in it
 	defer func() { r.close(false) }()
 	w := newWorld(r, seed)
 	h.note(w)
 	h.acknowledge() // Open made the root durable
-	c.mu.Lock()
-	c.keeps = rarely
-	c.mu.Unlock()
 	w.published = h.replaced
 	for range 20 + w.rng.IntN(120) {
 		if err := w.step(); err != nil {

@@ -11,8 +11,8 @@ import (
 	"cafs/mount/tree/index"
 )
 
-// refGrave is the ref that has the grave's inode number.
-const refGrave = "tree/grave"
+// RefGrave is the ref of the index that has the grave's inode number.
+const RefGrave = "tree/grave"
 
 // grave is a directory without a name, in which trees that were replaced wait
 // to be removed in the background.
@@ -22,7 +22,7 @@ func (g *grave) ino() Ino { return g.n }
 
 // openGrave finds the grave, or makes it.
 func (t *Tree) openGrave() error {
-	val, err := t.db.Ref(refGrave)
+	val, err := t.db.Ref(RefGrave)
 	if err == nil && len(val) == 8 {
 		t.grave.n = Ino(binary.BigEndian.Uint64(val))
 		return nil
@@ -40,7 +40,7 @@ func (t *Tree) openGrave() error {
 	b := t.db.NewBatch()
 	defer b.Close()
 	b.SetInode(ino, &rec)
-	b.SetRef(refGrave, binary.BigEndian.AppendUint64(nil, uint64(ino)))
+	b.SetRef(RefGrave, binary.BigEndian.AppendUint64(nil, uint64(ino)))
 	if err := b.Commit(); err != nil {
 		return fmt.Errorf("tree: make the grave: %w", err)
 	}

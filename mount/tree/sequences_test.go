@@ -22,7 +22,8 @@ type act struct {
 	do   func(w *world) (want, got error)
 }
 
-// The tree in which sequences begin: a/x is sealed, b/y published, e empty.
+// The tree in which sequences begin: a/x is sealed, b/y published, e empty, and
+// at the top are files enough for one to be left whatever is removed.
 // Operations on "the file" take a/n where the sequence has made it, else a/x.
 var acts = []act{
 	{"create", func(w *world) (error, error) { return w.create(w.at("a"), "n", index.File) }},
@@ -207,7 +208,7 @@ func newBase(t *testing.T) base {
 		must(t, want)
 		must(t, got)
 	}
-	for _, path := range []string{"a/x", "b/y", "k"} {
+	for _, path := range []string{"a/x", "b/y", "k", "l"} {
 		d, name := w.split(path)
 		want, got := w.create(d, name, index.File)
 		must(t, want)

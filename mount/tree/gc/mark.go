@@ -48,6 +48,13 @@ type Marker struct {
 	Load unixfs.Load
 	Set  *Set
 
+	// Met, when set, is called once for every block that is marked, perhaps with
+	// locks held.
+	Met func(cid.Cid)
+	// Unreadable, when set, hears of blocks that cannot be read; the rest is
+	// walked all the same. Otherwise the first one ends the run.
+	Unreadable func(cid.Cid, error)
+
 	kept atomic.Int64 // blocks marked
 
 	mu    sync.Mutex
@@ -103,6 +110,9 @@ func (m *Marker) mark(c cid.Cid, depth Depth, class Class) bool {
 	fresh := m.Set.Add(h, class)
 	if fresh {
 		m.kept.Add(1)
+		if m.Met != nil {
+			m.Met(c)
+		}
 	}
 	if codec == cid.Raw {
 		return false
@@ -185,6 +195,10 @@ func (m *Marker) work(ctx context.Context) {
 		m.read++
 		m.mu.Unlock()
 		found, err := m.walk(ctx, it)
+		if m.Unreadable != nil && errors.Is(err, ErrUnreadable) {
+			m.Unreadable(it.c, err)
+			err = nil
+		}
 		m.mu.Lock()
 		m.busy--
 		if err != nil && m.err == nil {
@@ -313,12 +327,14 @@ func (m *Marker) Kept(c cid.Cid) bool {
 	return ok
 }
 
-// Walk visits a DAG, each block once, and goes on below where visit says so.
-func Walk(ctx context.Context, load unixfs.Load, root cid.Cid, visit func(cid.Cid) (below bool, err error)) error {
+// Walk visits a DAG as far as depth, each block once, and goes on below where
+// visit says so.
+func Walk(ctx context.Context, load unixfs.Load, root cid.Cid, depth Depth, visit func(cid.Cid) (below bool, err error)) error {
 	seen := map[string]bool{}
-	todo := []cid.Cid{root}
+	todo := []item{{c: root, depth: depth}}
 	for len(todo) > 0 {
-		c := todo[len(todo)-1]
+		it := todo[len(todo)-1]
+		c := it.c
 		todo = todo[:len(todo)-1]
 		if !c.Defined() || c.Prefix().MhType == mh.IDENTITY || seen[c.KeyString()] {
 			continue
@@ -335,7 +351,7 @@ func Walk(ctx context.Context, load unixfs.Load, root cid.Cid, visit func(cid.Ci
 		if err != nil {
 			return err
 		}
-		if err := links(item{c: c}, block, func(l cid.Cid, _ Depth) { todo = append(todo, l) }); err != nil {
+		if err := links(it, block, func(l cid.Cid, d Depth) { todo = append(todo, item{c: l, depth: d}) }); err != nil {
 			return err
 		}
 	}
