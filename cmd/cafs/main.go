@@ -63,7 +63,7 @@ func newApp() *cli.App {
 			cidCommand(), addCommand(),
 			lsCommand(), catCommand(), getCommand(), statCommand(), blockCommand(), dagCommand(),
 			snapshotCommand(), logCommand(), diffCommand(), restoreCommand(), undoCommand(), cpCommand(),
-			pinCommand(), gcCommand(), statsCommand(),
+			pinCommand(), gcCommand(), statsCommand(), profileCommand(),
 			initCommand(), verifyCommand(), recoverCommand(), versionCommand(),
 		},
 		Action: func(c *cli.Context) error {

@@ -14,15 +14,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// The contestants.
+const (
+	product     = "cafs"
+	loopback    = "L"
+	null        = "N"
+	passthrough = "P"
+	native      = "native"
+)
+
 // contestant is a file system under test, on an image.
 type contestant struct {
 	name, bin string
 	img       *image
 	mnt       string
 	pid       int
-	cmd       *exec.Cmd // L and N
+	cmd       *exec.Cmd // L, N and P
 	burnt     float64   // CPU seconds of daemons that have ended
-	high      int64     // their peak memory
+	sent      int64     // requests that they were sent
 }
 
 func newContestant(name, dir, bin string, img *image) (*contestant, error) {
@@ -35,7 +44,7 @@ func newContestant(name, dir, bin string, img *image) (*contestant, error) {
 
 // root is the folder that is tested.
 func (k *contestant) root() string {
-	if k.name == "native" {
+	if k.name == native {
 		return k.img.dir
 	}
 	return k.mnt
@@ -43,33 +52,26 @@ func (k *contestant) root() string {
 
 func (k *contestant) start() error {
 	switch k.name {
-	case "native":
+	case native:
 		return nil
-	case "cafs":
+	case product:
 		repo := filepath.Join(k.img.dir, "repo")
 		if err := quiet(exec.Command(k.bin, "mount", "-b", "--repo", repo, k.mnt)); err != nil {
 			return err
 		}
-		out, err := exec.Command(k.bin, "status", "--json", "--repo", repo).Output()
-		var s struct{ Pid int }
-		if err := errors.Join(err, json.Unmarshal(out, &s)); err != nil {
-			return fmt.Errorf("status: %w", err)
-		}
+		s, err := k.status()
 		k.pid = s.Pid
-		return nil
+		return err
 	}
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	from := k.name
-	if k.name == "L" {
-		from = filepath.Join(k.img.dir, "backing")
-		if err := os.MkdirAll(from, 0o755); err != nil {
-			return err
-		}
+	from := filepath.Join(k.img.dir, "backing")
+	if err := os.MkdirAll(from, 0o755); err != nil {
+		return err
 	}
-	k.cmd = exec.Command(self, "serve", from, k.mnt)
+	k.cmd = exec.Command(self, "serve", k.name, from, k.mnt)
 	k.cmd.Stderr = os.Stderr
 	if err := k.cmd.Start(); err != nil {
 		return err
@@ -91,9 +93,9 @@ func (k *contestant) end() error {
 	if k.pid == 0 {
 		return nil
 	}
-	k.burnt, k.high = k.cpu(), k.peak()
+	k.burnt, k.sent = k.cpu(), k.requests()
 	k.pid = 0
-	if k.name == "cafs" {
+	if k.name == product {
 		return quiet(exec.Command(k.bin, "umount", k.mnt))
 	}
 	return errors.Join(quiet(exec.Command("umount", k.mnt)), k.cmd.Wait())
@@ -103,7 +105,7 @@ func (k *contestant) stop(err *error) { *err = errors.Join(*err, k.end()) }
 
 // cold makes nothing cached anywhere: not by the kernel, not by a daemon.
 func (k *contestant) cold() error {
-	if k.name == "N" {
+	if k.name == null {
 		return dropCaches()
 	}
 	return errors.Join(k.end(), k.img.umount(), dropCaches(), k.img.mount(), k.start())
@@ -117,9 +119,9 @@ func dropCaches() error {
 // durable returns when all that was written is on the device.
 func (k *contestant) durable() error {
 	switch k.name {
-	case "N":
+	case null:
 		return nil
-	case "cafs":
+	case product:
 		return quiet(exec.Command(k.bin, "sync", k.mnt))
 	}
 	f, err := os.Open(k.img.dir)
@@ -143,13 +145,59 @@ func (k *contestant) cpu() float64 {
 	return k.burnt + (user+system)/ticks
 }
 
-// peak returns the most memory a daemon had resident, in bytes.
+// peak returns the most memory the daemon had resident since resetPeak, in bytes.
 func (k *contestant) peak() int64 {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", k.pid))
 	if k.pid == 0 || err != nil {
-		return k.high
+		return 0
 	}
 	_, rest, _ := strings.Cut(string(b), "VmHWM:")
 	kib, _ := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-	return max(k.high, kib<<10)
+	return kib << 10
+}
+
+func (k *contestant) resetPeak() error {
+	if k.pid == 0 {
+		return nil
+	}
+	return os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", k.pid), []byte("5"), 0)
+}
+
+type status struct {
+	Pid      int
+	Messages map[string]int64
+}
+
+func (k *contestant) status() (s status, err error) {
+	out, err := exec.Command(k.bin, "status", "--json", "--repo", filepath.Join(k.img.dir, "repo")).Output()
+	if err := errors.Join(err, json.Unmarshal(out, &s)); err != nil {
+		return s, fmt.Errorf("status: %w", err)
+	}
+	return s, nil
+}
+
+// requests returns how many the kernel has sent so far. FORGETs, which nobody
+// waits for and which the others get in batches, are left out for cafs.
+func (k *contestant) requests() int64 {
+	if k.pid == 0 {
+		return k.sent
+	}
+	if k.name != product {
+		var st unix.Statfs_t
+		if err := unix.Statfs(k.mnt, &st); err != nil {
+			return k.sent
+		}
+		return k.sent + int64(st.Files)
+	}
+	s, err := k.status()
+	if err != nil {
+		return k.sent
+	}
+	n := k.sent
+	for kind, count := range s.Messages {
+		if kind != "FORGET" {
+			n += count
+		}
+	}
+	return n
 }

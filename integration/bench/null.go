@@ -8,10 +8,10 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// null is the least a file system can do: a tree in memory under one lock,
+// nullFS is the least a file system can do: a tree in memory under one lock,
 // with the replies that cafs gives, so that the kernel sends the messages it
 // sends to cafs.
-type null struct {
+type nullFS struct {
 	fuse.RawFileSystem
 	mu    sync.Mutex
 	nodes map[uint64]*nullNode
@@ -31,8 +31,8 @@ const (
 	nullChunk = 1 << 20 // what a message carries at most, aligned as the kernel does
 )
 
-func newNull() *null {
-	n := &null{RawFileSystem: fuse.NewDefaultRawFileSystem(), nodes: map[uint64]*nullNode{}, last: 1}
+func newNull() *nullFS {
+	n := &nullFS{RawFileSystem: fuse.NewDefaultRawFileSystem(), nodes: map[uint64]*nullNode{}, last: 1}
 	n.nodes[1] = newNode(1, syscall.S_IFDIR|0o755)
 	return n
 }
@@ -66,14 +66,14 @@ func (d *nullNode) drop(name string) {
 	d.touch()
 }
 
-func (n *null) entry(d *nullNode, out *fuse.EntryOut) fuse.Status {
+func (n *nullFS) entry(d *nullNode, out *fuse.EntryOut) fuse.Status {
 	out.NodeId, out.Attr = d.attr.Ino, d.attr
 	out.SetEntryTimeout(nullKeep)
 	out.SetAttrTimeout(nullKeep)
 	return fuse.OK
 }
 
-func (n *null) Lookup(_ <-chan struct{}, h *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
+func (n *nullFS) Lookup(_ <-chan struct{}, h *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if ino, ok := n.nodes[h.NodeId].names[name]; ok {
@@ -83,7 +83,7 @@ func (n *null) Lookup(_ <-chan struct{}, h *fuse.InHeader, name string, out *fus
 	return fuse.OK
 }
 
-func (n *null) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
+func (n *nullFS) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut) fuse.Status {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	out.Attr = n.nodes[in.NodeId].attr
@@ -91,7 +91,7 @@ func (n *null) GetAttr(_ <-chan struct{}, in *fuse.GetAttrIn, out *fuse.AttrOut)
 	return fuse.OK
 }
 
-func (n *null) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
+func (n *nullFS) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	d := n.nodes[in.NodeId]
@@ -149,7 +149,7 @@ func (d *nullNode) get(off, n uint64) []byte {
 	return p
 }
 
-func (n *null) make(parent uint64, name string, mode uint32, data string, out *fuse.EntryOut) fuse.Status {
+func (n *nullFS) make(parent uint64, name string, mode uint32, data string, out *fuse.EntryOut) fuse.Status {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.last++
@@ -160,36 +160,36 @@ func (n *null) make(parent uint64, name string, mode uint32, data string, out *f
 	return n.entry(d, out)
 }
 
-func (n *null) Create(<-chan struct{}, *fuse.CreateIn, string, *fuse.CreateOut) fuse.Status {
+func (n *nullFS) Create(<-chan struct{}, *fuse.CreateIn, string, *fuse.CreateOut) fuse.Status {
 	return fuse.ENOSYS
 }
 
-func (n *null) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
+func (n *nullFS) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
 	return n.make(in.NodeId, name, in.Mode&^in.Umask, "", out)
 }
 
-func (n *null) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
+func (n *nullFS) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
 	return n.make(in.NodeId, name, syscall.S_IFDIR|in.Mode&^in.Umask, "", out)
 }
 
-func (n *null) Symlink(_ <-chan struct{}, h *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
+func (n *nullFS) Symlink(_ <-chan struct{}, h *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
 	return n.make(h.NodeId, name, syscall.S_IFLNK|0o777, target, out)
 }
 
-func (n *null) Readlink(_ <-chan struct{}, h *fuse.InHeader) ([]byte, fuse.Status) {
+func (n *nullFS) Readlink(_ <-chan struct{}, h *fuse.InHeader) ([]byte, fuse.Status) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.nodes[h.NodeId].get(0, nullChunk), fuse.OK
 }
 
-func (n *null) Unlink(_ <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
+func (n *nullFS) Unlink(_ <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.nodes[h.NodeId].drop(name)
 	return fuse.OK
 }
 
-func (n *null) Rmdir(_ <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
+func (n *nullFS) Rmdir(_ <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	d := n.nodes[h.NodeId]
@@ -200,7 +200,7 @@ func (n *null) Rmdir(_ <-chan struct{}, h *fuse.InHeader, name string) fuse.Stat
 	return fuse.OK
 }
 
-func (n *null) Rename(_ <-chan struct{}, in *fuse.RenameIn, from, to string) fuse.Status {
+func (n *nullFS) Rename(_ <-chan struct{}, in *fuse.RenameIn, from, to string) fuse.Status {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	a, b := n.nodes[in.NodeId], n.nodes[in.Newdir]
@@ -213,36 +213,38 @@ func (n *null) Rename(_ <-chan struct{}, in *fuse.RenameIn, from, to string) fus
 	return fuse.OK
 }
 
-func (n *null) Open(<-chan struct{}, *fuse.OpenIn, *fuse.OpenOut) fuse.Status { return fuse.ENOSYS }
+func (n *nullFS) Open(<-chan struct{}, *fuse.OpenIn, *fuse.OpenOut) fuse.Status { return fuse.ENOSYS }
 
-func (n *null) OpenDir(<-chan struct{}, *fuse.OpenIn, *fuse.OpenOut) fuse.Status { return fuse.ENOSYS }
+func (n *nullFS) OpenDir(<-chan struct{}, *fuse.OpenIn, *fuse.OpenOut) fuse.Status {
+	return fuse.ENOSYS
+}
 
-func (n *null) Flush(<-chan struct{}, *fuse.FlushIn) fuse.Status { return fuse.ENOSYS }
+func (n *nullFS) Flush(<-chan struct{}, *fuse.FlushIn) fuse.Status { return fuse.ENOSYS }
 
-func (n *null) Fsync(<-chan struct{}, *fuse.FsyncIn) fuse.Status { return fuse.OK }
+func (n *nullFS) Fsync(<-chan struct{}, *fuse.FsyncIn) fuse.Status { return fuse.OK }
 
-func (n *null) FsyncDir(<-chan struct{}, *fuse.FsyncIn) fuse.Status { return fuse.OK }
+func (n *nullFS) FsyncDir(<-chan struct{}, *fuse.FsyncIn) fuse.Status { return fuse.OK }
 
-func (n *null) GetXAttr(<-chan struct{}, *fuse.InHeader, string, []byte) (uint32, fuse.Status) {
+func (n *nullFS) GetXAttr(<-chan struct{}, *fuse.InHeader, string, []byte) (uint32, fuse.Status) {
 	return 0, fuse.ENOATTR
 }
 
-func (n *null) ListXAttr(<-chan struct{}, *fuse.InHeader, []byte) (uint32, fuse.Status) {
+func (n *nullFS) ListXAttr(<-chan struct{}, *fuse.InHeader, []byte) (uint32, fuse.Status) {
 	return 0, fuse.OK
 }
 
-func (n *null) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
+func (n *nullFS) StatFs(_ <-chan struct{}, _ *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
 	out.Bsize, out.Blocks, out.Bfree, out.Bavail, out.NameLen = 4096, 1<<30, 1<<30, 1<<30, 255
 	return fuse.OK
 }
 
-func (n *null) Read(_ <-chan struct{}, in *fuse.ReadIn, _ []byte) (fuse.ReadResult, fuse.Status) {
+func (n *nullFS) Read(_ <-chan struct{}, in *fuse.ReadIn, _ []byte) (fuse.ReadResult, fuse.Status) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return fuse.ReadResultData(n.nodes[in.NodeId].get(in.Offset, uint64(in.Size))), fuse.OK
 }
 
-func (n *null) Write(_ <-chan struct{}, in *fuse.WriteIn, p []byte) (uint32, fuse.Status) {
+func (n *nullFS) Write(_ <-chan struct{}, in *fuse.WriteIn, p []byte) (uint32, fuse.Status) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	d := n.nodes[in.NodeId]
@@ -255,11 +257,11 @@ func (n *null) Write(_ <-chan struct{}, in *fuse.WriteIn, p []byte) (uint32, fus
 	return uint32(len(p)), fuse.OK
 }
 
-func (n *null) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
+func (n *nullFS) ReadDir(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
 	return n.list(in, func(e fuse.DirEntry, _ *nullNode) bool { return out.AddDirEntry(e) })
 }
 
-func (n *null) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
+func (n *nullFS) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntryList) fuse.Status {
 	return n.list(in, func(e fuse.DirEntry, d *nullNode) bool {
 		entry := out.AddDirLookupEntry(e)
 		if entry == nil {
@@ -270,7 +272,7 @@ func (n *null) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEntr
 	})
 }
 
-func (n *null) list(in *fuse.ReadIn, add func(fuse.DirEntry, *nullNode) bool) fuse.Status {
+func (n *nullFS) list(in *fuse.ReadIn, add func(fuse.DirEntry, *nullNode) bool) fuse.Status {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	d := n.nodes[in.NodeId]

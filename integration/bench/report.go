@@ -1,120 +1,227 @@
 package main
 
 import (
+	"bufio"
+	"cmp"
 	"fmt"
 	"io"
+	"os"
 	"slices"
-	"text/tabwriter"
+	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// judged is the spread of a row's rounds from which on it says nothing.
-const judged = 1.5
+const (
+	// judged is the spread of a row's rounds from which on it says nothing.
+	judged = 1.5
+	// floor is how many times the time of N a row of names and attributes may take.
+	floor = 1.3
+)
 
-// report prints a table: for each row and contestant the median, in the unit
-// of the row, with the ratio of cafs to L and to N. A row whose rounds differ
-// by more than 1.5 times is marked with "~" and must be run again.
-func report(w io.Writer, c config, names []string, all []measurement) error {
-	fmt.Fprintf(w, "%s, %d MiB, %d files, %d rounds, tree %s. Medians; r: until the tool returned, d: until durable.\n",
-		time.Now().Format(time.DateOnly), c.mib, c.files, c.rounds, c.tree)
-	fmt.Fprintf(w, "Ratios are cafs against L and N, above 1 is faster; ~: rounds differ by more than %v times.\n\n", judged)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(t, "row\tunit\t")
-	for _, name := range names {
-		fmt.Fprintf(t, "%s\t", name)
-	}
-	fmt.Fprintln(t, "/L\t/N\tCPU s\tMiB to disk\t")
-	for _, r := range append(slices.Clone(rows), row{name: "sealed", unit: timeSec, writes: true}) {
-		line(t, r, "r", names, all, func(m measurement) float64 { return m.Returned })
-		if r.writes {
-			line(t, r, "d", names, all, func(m measurement) float64 { return m.Durable })
-		}
-	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	fmt.Fprintln(w)
-	for _, name := range names {
-		peak := int64(0)
-		for _, m := range all {
-			if m.Contestant == name {
-				peak = max(peak, m.Peak)
-			}
-		}
-		if peak > 0 {
-			fmt.Fprintf(w, "peak memory of %s: %d MiB\n", name, peak>>20)
-		}
-	}
-	return nil
+// summary is what all rounds say of one row and contestant: medians. Times are
+// for one unit of the row's amount.
+type summary struct {
+	rounds            int
+	returned, durable float64 // seconds
+	spread            float64 // the longest time until the tool returned by the shortest
+	requests          float64 // per unit
+	cpu               float64 // seconds, for all of the row
+	peak, written     int64   // bytes
+	sealed            float64 // seconds, for all of the row
+	sealedBytes       int64
 }
 
-// line prints one row, for one of its two times.
-func line(w io.Writer, r row, which string, names []string, all []measurement, seconds func(measurement) float64) {
-	medians := map[string]float64{} // seconds per unit of the amount
-	var cells []string
-	for _, name := range names {
-		var times []float64
-		for _, m := range all {
-			if m.Row == r.name && m.Contestant == name {
-				times = append(times, seconds(m)/m.Amount)
-			}
+func summarize(row, contestant string, all []measurement) (s summary) {
+	var ms []measurement
+	for _, m := range all {
+		if m.Row == row && m.Contestant == contestant {
+			ms = append(ms, m)
 		}
-		if len(times) == 0 {
-			cells = append(cells, "")
+	}
+	if len(ms) == 0 {
+		return s
+	}
+	s.rounds = len(ms)
+	s.returned = median(ms, func(m measurement) float64 { return m.Returned / m.Amount })
+	s.durable = median(ms, func(m measurement) float64 { return m.Durable / m.Amount })
+	s.requests = median(ms, func(m measurement) float64 { return float64(m.Requests) / m.Amount })
+	s.cpu = median(ms, func(m measurement) float64 { return m.CPU })
+	s.peak = median(ms, func(m measurement) int64 { return m.Peak })
+	s.written = median(ms, func(m measurement) int64 { return m.Written })
+	s.sealed = median(ms, func(m measurement) float64 { return m.Sealed })
+	s.sealedBytes = median(ms, func(m measurement) int64 { return m.SealedBytes })
+	byTime := func(a, b measurement) int { return cmp.Compare(a.Returned, b.Returned) }
+	s.spread = slices.MaxFunc(ms, byTime).Returned / slices.MinFunc(ms, byTime).Returned
+	return s
+}
+
+func median[T cmp.Ordered](ms []measurement, value func(measurement) T) T {
+	var vs []T
+	for _, m := range ms {
+		vs = append(vs, value(m))
+	}
+	slices.Sort(vs)
+	return vs[len(vs)/2]
+}
+
+// spread is the greatest of a row's contestants that it is judged by.
+func spread(r row, all []measurement) float64 {
+	most := 0.0
+	for _, name := range []string{product, loopback, null} {
+		if name == null && !r.meta || name != product && r.bar == 0 {
 			continue
 		}
-		slices.Sort(times)
-		mid := times[len(times)/2]
-		medians[name] = mid
-		mark := ""
-		if times[len(times)-1] > judged*times[0] {
-			mark = "~"
+		most = max(most, summarize(r.name, name, all).spread)
+	}
+	return most
+}
+
+// verdict compares a row, by one of its two times, with its bars.
+func verdict(r row, all []measurement, seconds func(summary) float64) (toL, toN float64, text string) {
+	times := map[string]float64{}
+	for _, name := range []string{product, loopback, null} {
+		times[name] = seconds(summarize(r.name, name, all))
+	}
+	if times[product] == 0 {
+		return 0, 0, ""
+	}
+	toL, toN = times[loopback]/times[product], times[null]/times[product]
+	switch {
+	case r.bar == 0 || toL == 0:
+		return toL, toN, ""
+	case spread(r, all) > judged:
+		return toL, toN, "not judged"
+	case toL < r.bar:
+		return toL, toN, "below"
+	case r.meta && toN > 0 && toN < 1/floor:
+		return toL, toN, "below N"
+	}
+	return toL, toN, "reached"
+}
+
+// report prints what was measured as tables of Markdown.
+func report(w io.Writer, c config, all []measurement) error {
+	out := bufio.NewWriter(w)
+	fmt.Fprintf(out, "%s, %s. %d MiB, %d files, %d names, tree %s, medians of %d rounds.\n\n",
+		time.Now().Format(time.DateOnly), machine(), c.mib, c.files, c.names, c.tree, c.rounds)
+	times(out, c, all)
+	fmt.Fprintln(out)
+	costs(out, c, all)
+	return out.Flush()
+}
+
+// times prints how fast everybody was; d is the time until everything is durable.
+func times(w io.Writer, c config, all []measurement) {
+	fmt.Fprintf(w, "| row | unit | %s | by L | bar | by N | |\n", strings.Join(c.parts(), " | "))
+	fmt.Fprintf(w, "|---|---|%s---|---|---|---|\n", strings.Repeat("---|", len(c.parts())))
+	for _, r := range rows {
+		if summarize(r.name, c.parts()[0], all).rounds == 0 {
+			continue
 		}
-		cells = append(cells, mark+value(r.unit, mid))
+		line := func(name string, seconds func(summary) float64) {
+			fmt.Fprintf(w, "| %s | %s |", name, r.unit)
+			for _, part := range c.parts() {
+				s := summarize(r.name, part, all)
+				mark := ""
+				if s.spread > judged {
+					mark = "~"
+				}
+				fmt.Fprintf(w, " %s%s |", mark, value(r.unit, seconds(s)))
+			}
+			toL, toN, text := verdict(r, all, seconds)
+			fmt.Fprintf(w, " %s | %s | %s | %s |\n", ratio(toL), ratio(r.bar), ratio(toN), text)
+		}
+		line(r.name, func(s summary) float64 { return s.returned })
+		if r.writes {
+			line(r.name+", durable", func(s summary) float64 { return s.durable })
+		}
 	}
-	if len(medians) == 0 {
-		return
+}
+
+// costs prints what everybody needed for it.
+func costs(w io.Writer, c config, all []measurement) {
+	var parts []string
+	for _, part := range c.parts() {
+		if part != native {
+			parts = append(parts, part)
+		}
 	}
-	fmt.Fprintf(w, "%s\t%s %s\t", r.name, r.unit, which)
-	for _, cell := range cells {
-		fmt.Fprintf(w, "%s\t", cell)
+	fmt.Fprint(w, "| row |")
+	for _, what := range []string{"requests", "CPU s", "peak MiB"} {
+		for _, part := range parts {
+			fmt.Fprintf(w, " %s %s |", what, part)
+		}
 	}
-	for _, other := range []string{"L", "N"} {
-		if medians[other] > 0 && medians["cafs"] > 0 {
-			fmt.Fprintf(w, "%.2f\t", medians[other]/medians["cafs"])
+	for _, part := range c.parts() {
+		fmt.Fprintf(w, " written MiB %s |", part)
+	}
+	fmt.Fprintf(w, " sealed s | MiB |\n|---|%s---|---|\n", strings.Repeat("---|", 3*len(parts)+len(c.parts())))
+	for _, r := range rows {
+		if summarize(r.name, c.parts()[0], all).rounds == 0 {
+			continue
+		}
+		fmt.Fprintf(w, "| %s |", r.name)
+		for _, part := range parts {
+			fmt.Fprintf(w, " %.4g |", summarize(r.name, part, all).requests)
+		}
+		for _, part := range parts {
+			fmt.Fprintf(w, " %.2f |", summarize(r.name, part, all).cpu)
+		}
+		for _, part := range parts {
+			fmt.Fprintf(w, " %d |", summarize(r.name, part, all).peak>>20)
+		}
+		for _, part := range c.parts() {
+			fmt.Fprintf(w, " %d |", summarize(r.name, part, all).written>>20)
+		}
+		if s := summarize(r.name, product, all); s.sealed > 0 {
+			fmt.Fprintf(w, " %.2f | %d |\n", s.sealed, s.sealedBytes>>20)
 		} else {
-			fmt.Fprint(w, "\t")
+			fmt.Fprintln(w, " | |")
 		}
 	}
-	cpu, written := cost(r.name, all)
-	fmt.Fprintf(w, "%.2f\t%d\t\n", cpu, written>>20)
+}
+
+func ratio(x float64) string {
+	if x == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.2f", x)
 }
 
 // value shows the seconds of one in the unit of a row.
 func value(unit string, sec float64) string {
-	switch unit {
-	case timeMs:
+	switch {
+	case sec == 0:
+		return ""
+	case unit == timeMs:
 		return fmt.Sprintf("%.2f", sec*1000)
-	case timeSec:
+	case unit == timeSec:
 		return fmt.Sprintf("%.2f", sec)
 	}
 	return fmt.Sprintf("%.0f", 1/sec)
 }
 
-// cost returns the median CPU seconds of cafs for a row, and the bytes it
-// wrote to the device.
-func cost(row string, all []measurement) (cpu float64, written int64) {
-	var cpus []float64
-	var bytes []int64
-	for _, m := range all {
-		if m.Row == row && m.Contestant == "cafs" {
-			cpus, bytes = append(cpus, m.CPU), append(bytes, m.Written)
+// machine describes where this runs.
+func machine() string {
+	var u unix.Utsname
+	kernel := "unknown"
+	if unix.Uname(&u) == nil {
+		kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	cpus, model := 0, "unknown"
+	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for l := range strings.Lines(string(b)) {
+			if name, v, ok := strings.Cut(l, ":"); ok && strings.TrimSpace(name) == "model name" {
+				cpus, model = cpus+1, strings.TrimSpace(v)
+			}
 		}
 	}
-	if len(cpus) == 0 {
-		return 0, 0
+	var info unix.Sysinfo_t
+	memory := uint64(0)
+	if unix.Sysinfo(&info) == nil {
+		memory = info.Totalram * uint64(info.Unit) >> 30
 	}
-	slices.Sort(cpus)
-	slices.Sort(bytes)
-	return cpus[len(cpus)/2], bytes[len(bytes)/2]
+	return fmt.Sprintf("Linux %s, %d x %s, %d GiB", kernel, cpus, model, memory)
 }

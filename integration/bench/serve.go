@@ -7,41 +7,52 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// serve mounts a loopback of the folder from, or the null file system for
-// "N", and serves until it is unmounted.
-func serve(from, dir string) error {
-	if from == "N" {
-		return serveNull(dir)
+// counted tells how many requests the kernel has sent, as the number of inodes
+// that statfs(2) shows: the kernel numbers its requests in steps of two.
+type counted struct{ fuse.RawFileSystem }
+
+func (c counted) StatFs(cancel <-chan struct{}, h *fuse.InHeader, out *fuse.StatfsOut) fuse.Status {
+	st := c.RawFileSystem.StatFs(cancel, h, out)
+	out.Files = h.Unique / 2
+	return st
+}
+
+// serve mounts a contestant of this program, with what is in the folder from,
+// and serves until it is unmounted.
+func serve(name, from, dir string) error {
+	if name == null {
+		return serveRaw(newNull(), dir, nullOptions)
 	}
 	root, err := fs.NewLoopbackRoot(from)
 	if err != nil {
 		return err
 	}
 	sec := time.Second // as in go-fuse's own example
-	server, err := fs.Mount(dir, root, &fs.Options{
+	o := &fs.Options{
 		AttrTimeout: &sec, EntryTimeout: &sec, NullPermissions: true,
-		MountOptions: fuse.MountOptions{FsName: from, Name: "loopback", DirectMount: true, DisabledCapabilities: fuse.CAP_PASSTHROUGH},
-	})
-	if err != nil {
-		return err
+		MountOptions: fuse.MountOptions{FsName: from, Name: "loopback", DirectMount: true},
 	}
-	server.Wait()
-	return nil
+	if name == loopback {
+		o.DisabledCapabilities = fuse.CAP_PASSTHROUGH
+	}
+	return serveRaw(fs.NewNodeFS(root, o), dir, o.MountOptions)
 }
 
-func serveNull(dir string) error {
-	const maxWrite = 1 << 20
-	server, err := fuse.NewServer(newNull(), dir, &fuse.MountOptions{
-		FsName: "null", Name: "null", DirectMount: true,
-		MaxWrite: maxWrite, MaxBackground: 32,
-		ExplicitDataCacheControl: true, EnableSymlinkCaching: true, DisableSplice: true,
-		ExtraCapabilities: fuse.CAP_DONT_MASK | fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_SETXATTR_EXT |
-			fuse.CAP_READDIRPLUS_AUTO | fuse.CAP_NO_OPENDIR_SUPPORT | fuse.CAP_ASYNC_DIO,
-		DisabledCapabilities: fuse.CAP_PASSTHROUGH,
-	})
+func serveRaw(raw fuse.RawFileSystem, dir string, o fuse.MountOptions) error {
+	server, err := fuse.NewServer(counted{raw}, dir, &o)
 	if err != nil {
 		return err
 	}
 	server.Serve()
 	return nil
+}
+
+// nullOptions are what package mount agrees on with the kernel.
+var nullOptions = fuse.MountOptions{
+	FsName: "null", Name: "null", DirectMount: true,
+	MaxWrite: 1 << 20, MaxBackground: 32,
+	ExplicitDataCacheControl: true, EnableSymlinkCaching: true, DisableSplice: true,
+	ExtraCapabilities: fuse.CAP_DONT_MASK | fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_SETXATTR_EXT |
+		fuse.CAP_READDIRPLUS_AUTO | fuse.CAP_NO_OPENDIR_SUPPORT,
+	DisabledCapabilities: fuse.CAP_PASSTHROUGH | fuse.CAP_ASYNC_DIO,
 }

@@ -180,6 +180,12 @@ func (c *Client) Stop(ctx context.Context, arg StopArg) error {
 	return err
 }
 
+// Profile asks for a profile. Errors: syscall.EBUSY when one for cpu is taken
+// already, syscall.EINVAL.
+func (c *Client) Profile(ctx context.Context, arg ProfileArg) ([]byte, error) {
+	return c.call(ctx, OpProfile, arg, nil, nil, nil, nil)
+}
+
 // Cid asks for the address of an object of the tree as it is now.
 func (c *Client) Cid(ctx context.Context, arg CidArg) (Root, error) {
 	var r Root

@@ -25,6 +25,7 @@ const (
 	OpBlockPut = "block.put"  // BlockArg, body; readable at once, durable after sync
 	OpBlockHas = "block.has"  // BlockArg -> bool
 	OpBlockLen = "block.len"  // BlockArg -> int64
+	OpProfile  = "profile"    // ProfileArg -> body, as runtime/pprof writes it
 	OpBlockAll = "block.ls"   // -> []BlockInfo … in several replies
 )
 
@@ -43,9 +44,12 @@ type Status struct {
 	StagedBytes   int64 `json:"staged_bytes"`   // of contents, on disk and not yet blocks
 	UnsealedFiles int64 `json:"unsealed_files"` // waiting to become blocks
 	Inodes        int64 `json:"inodes"`         // in memory
-	PendingBytes  int64 `json:"pending_bytes"`  // in blocks that are not durable
-	FreeBytes     int64 `json:"free_bytes"`     // what can be written
-	TotalBytes    int64 `json:"total_bytes"`    // of the repository's file system
+	// Messages tells how many of each kind the kernel has sent.
+	Messages map[string]uint64 `json:"messages,omitempty"`
+
+	PendingBytes int64 `json:"pending_bytes"` // in blocks that are not durable
+	FreeBytes    int64 `json:"free_bytes"`    // what can be written
+	TotalBytes   int64 `json:"total_bytes"`   // of the repository's file system
 
 	// HistoryBytes is what blocks take that only kept commits refer to, as of the
 	// last collection of garbage, which ended at Collected; zero: none yet.
@@ -55,6 +59,12 @@ type Status struct {
 	// Failed says why the repository can only be read until the next mount;
 	// empty while all is well.
 	Failed string `json:"failed,omitempty"`
+}
+
+// ProfileArg asks for a profile of the daemon.
+type ProfileArg struct {
+	Kind string        `json:"kind"`          // cpu, or one that runtime/pprof knows
+	For  time.Duration `json:"for,omitempty"` // how long cpu, mutex and block record
 }
 
 // StopArg asks for the end of a mount.

@@ -34,6 +34,7 @@ func (d *daemon) handlers() map[string]api.Handler {
 		api.OpBlockHas: d.onBlockHas,
 		api.OpBlockLen: d.onBlockLen,
 		api.OpBlockAll: d.onBlockAll,
+		api.OpProfile:  d.onProfile,
 	}
 	for _, op := range repo.Ops {
 		all[op] = d.onHistory(op)
@@ -54,6 +55,9 @@ func (d *daemon) onStatus(ctx context.Context, c *api.Call) (any, []byte, error)
 	t, b := d.tree.Stats(), d.repo.Store.Stats()
 	s.Inodes, s.DirtyFiles, s.UnsealedFiles = t.Inodes, int64(t.Dirty), int64(t.Quiet)
 	s.DirtyBytes, s.StagedBytes = t.Content.Dirty, t.Content.Staged
+	if m := d.live.Load(); m != nil {
+		s.Messages = m.Ops()
+	}
 	s.PendingBytes = b.PendingBytes
 	if u, err := d.tree.Statfs(); err == nil {
 		s.FreeBytes, s.TotalBytes = u.Avail, u.Total
