@@ -20,7 +20,7 @@ func TestFull(t *testing.T) {
 	harness.NeedDaemon(t)
 	harness.NeedRoot(t)
 	harness.NeedCommand(t, "mkfs.ext4", "mount", "umount")
-	p := newPowered(t, "ext4")
+	p := newPowered(t, "ext4", "512M")
 	m := p.m
 	file := func(i int) string { return m.Path(fmt.Sprint("n", i)) }
 	n := 0

@@ -43,7 +43,7 @@ func TestPowerCut(t *testing.T) {
 		t.Run(fstype, func(t *testing.T) {
 			harness.NeedCommand(t, "mkfs."+fstype, "mkfs.ext4", "mount", "umount", "unshare")
 			rng := rand.New(rand.NewPCG(uint64(s), uint64(i)))
-			p := newPowered(t, fstype)
+			p := newPowered(t, fstype, "512M")
 			for round := range rounds(3, 50) {
 				p.round(t, rng, round)
 				if t.Failed() {
@@ -71,7 +71,8 @@ type powered struct {
 // volume is a file system in an image.
 type volume struct{ image, dir string }
 
-func newPowered(t *testing.T, fstype string) *powered {
+// newPowered makes one of the given size, as truncate(1) takes it.
+func newPowered(t *testing.T, fstype, size string) *powered {
 	p := &powered{}
 	dir := harness.Scratch(t)
 	add := func(fstype, image, size string) string {
@@ -91,7 +92,7 @@ func newPowered(t *testing.T, fstype string) *powered {
 	if fstype == "btrfs" {
 		top = filepath.Join(add("ext4", top, "1G"), "image")
 	}
-	root := add(fstype, top, "512M")
+	root := add(fstype, top, size)
 	p.m = harness.New(t, harness.Options{Repo: filepath.Join(root, "r"), Limit: harness.MountLimit()})
 	for i := range 6 {
 		p.files = append(p.files, &history{path: p.m.Path(fmt.Sprint("f", i)), states: []content{{}}, dying: &p.dying})

@@ -51,6 +51,8 @@ const (
 const (
 	opRead        = 15
 	opWrite       = 16
+	opFsync       = 20
+	opFsyncdir    = 30
 	opReaddir     = 28
 	opReaddirplus = 44
 )
@@ -67,6 +69,7 @@ type Conn struct {
 
 	requests, replies sync.Pool // *[]byte of size large
 	slots             chan struct{}
+	synced            atomic.Uint32 // the thread that asked for the last fsync
 
 	count   sync.Mutex
 	threads int           // that listen or handle a message, or are about to; guarded by count
@@ -171,7 +174,7 @@ func (c *Conn) listen() {
 			return
 		}
 		msg := (*buf)[:n]
-		if slow(msg) {
+		if c.slow(msg) {
 			h.arm(0)
 		} else {
 			h.arm(patience)
@@ -203,10 +206,17 @@ func (c *Conn) leave() {
 }
 
 // slow tells whether a message is worth another thread from the start: one that
-// moves many bytes, while others of its kind probably are on their way.
-func slow(msg []byte) bool {
+// moves many bytes, while others of its kind probably are on their way, or one
+// that waits for the disk, when others do so too: they can share a flush.
+func (c *Conn) slow(msg []byte) bool {
 	const many = 128 << 10
-	switch (*fuse.InHeader)(unsafe.Pointer(&msg[0])).Opcode {
+	if len(msg) < headerSize {
+		return false
+	}
+	header := (*fuse.InHeader)(unsafe.Pointer(&msg[0]))
+	switch header.Opcode {
+	case opFsync, opFsyncdir:
+		return c.synced.Swap(header.Pid) != header.Pid
 	case opRead:
 		return len(msg) >= int(unsafe.Sizeof(fuse.ReadIn{})) && (*fuse.ReadIn)(unsafe.Pointer(&msg[0])).Size > many
 	case opWrite:

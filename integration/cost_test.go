@@ -1,0 +1,209 @@
+package integration_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"cafs/integration/harness"
+)
+
+// flushes counts the flushes that a volume's device was asked for so far.
+func (v volume) flushes(t *testing.T) int {
+	t.Helper()
+	device := strings.TrimSpace(command(t, "/", "findmnt", "-n", "-o", "SOURCE", v.dir))
+	b, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(device), "stat"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(b))
+	if len(fields) < 17 {
+		t.Skip("this kernel does not count flushes")
+	}
+	n, err := strconv.Atoi(fields[15])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// appends appends 4 KiB n times to a file, with an fsync after each, and
+// returns how long each took.
+func appends(path string, n int) (took []time.Duration, err error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	for i := range n {
+		begin := time.Now()
+		_, err := f.Write(stream(uint64(i), 4096))
+		if err := errors.Join(err, f.Sync()); err != nil {
+			return nil, err
+		}
+		took = append(took, time.Since(begin))
+	}
+	return took, nil
+}
+
+// TestFlushes: on a journaled ext4, to append 4 KiB and fsync is one flush of
+// the device, and a copy without fsync flushes a few times in all.
+func TestFlushes(t *testing.T) {
+	harness.NeedDaemon(t)
+	harness.NeedRoot(t)
+	harness.NeedCommand(t, "mkfs.ext4", "mount", "umount", "findmnt")
+	p := newPowered(t, "ext4", "512M")
+	if _, err := appends(p.m.Path("log"), 10); err != nil { // the first ones make files
+		t.Fatal(err)
+	}
+	before := p.volumes[0].flushes(t)
+	const n = 300
+	if _, err := appends(p.m.Path("log"), n); err != nil {
+		t.Fatal(err)
+	}
+	// A commit tick, or a log that is full, adds some.
+	if got := p.volumes[0].flushes(t) - before; got < n || got > n+n/10 {
+		t.Errorf("%d flushes for %d times write and fsync", got, n)
+	}
+	before = p.volumes[0].flushes(t)
+	for i := range n {
+		write(t, p.m.Path("copy", fmt.Sprint(i)), stream(uint64(i), 10_000))
+	}
+	if got := p.volumes[0].flushes(t) - before; got > n/10 {
+		t.Errorf("%d flushes for a copy of %d files", got, n)
+	}
+}
+
+// TestCosts measures what durability costs (long form, on a quiet machine): 16
+// writers with fsync together have at least 4 times the rate of one, an fsync
+// beside a large copy takes at most 3 times as long as one alone, and mounting
+// after kill -9 takes less than 2 s with a million files.
+func TestCosts(t *testing.T) {
+	harness.NeedDaemon(t)
+	harness.NeedRoot(t)
+	if !harness.Long() {
+		t.Skip("the long form only: it measures time")
+	}
+	for name, mount := range map[string]func(t *testing.T) *harness.Mount{
+		"journaled ext4": func(t *testing.T) *harness.Mount { return newPowered(t, "ext4", "4G").m },
+		"plain": func(t *testing.T) *harness.Mount {
+			return harness.New(t, harness.Options{Limit: harness.MountLimit()})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := mount(t)
+			const n = 500
+			alone, err := appends(m.Path("one"), n)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rate := 1 / mean(alone).Seconds()
+			begin := time.Now()
+			together := 16 * n / seconds(t, begin, 16, func(i int) error {
+				_, err := appends(m.Path(fmt.Sprint("many", i)), n)
+				return err
+			})
+			t.Logf("one writer %.0f/s, 16 writers %.0f/s: %.1f times", rate, together, together/rate)
+			if together < 4*rate {
+				t.Errorf("16 writers have %.1f times the rate of one", together/rate)
+			}
+
+			source := filepath.Join(harness.Tmpfs(t), "large")
+			write(t, source, stream(uint64(len(name)), 768<<20))
+			begin = time.Now()
+			copying := exec.Command("cp", source, m.Path("large"))
+			if err := copying.Start(); err != nil {
+				t.Fatal(err)
+			}
+			var beside []time.Duration
+			done := make(chan error, 1)
+			go func() { done <- copying.Wait() }()
+			for copied := false; !copied; {
+				select {
+				case err := <-done:
+					if err != nil {
+						t.Fatalf("cp: %v", err)
+					}
+					copied = true
+				default:
+					some, err := appends(m.Path("one"), 10)
+					if err != nil {
+						t.Fatal(err)
+					}
+					beside = append(beside, some...)
+				}
+			}
+			t.Logf("copied meanwhile: %.0f MiB/s", 768/time.Since(begin).Seconds())
+			slices.Sort(alone)
+			slices.Sort(beside)
+			t.Logf("an append with fsync alone: median %v, mean %v; beside a copy: median %v, mean %v",
+				alone[n/2], mean(alone), beside[len(beside)/2], mean(beside))
+			if beside[len(beside)/2] > 3*alone[n/2] || mean(beside) > 3*mean(alone) {
+				t.Error("beside a copy it takes more than 3 times as long")
+			}
+		})
+	}
+	t.Run("reopen", func(t *testing.T) {
+		m := harness.New(t, harness.Options{Limit: harness.MountLimit()})
+		const dirs = 1000
+		seconds(t, time.Now(), 4, func(w int) error {
+			for d := w; d < dirs; d += 4 {
+				dir := m.Path(fmt.Sprint(d))
+				err := os.Mkdir(dir, 0o755)
+				for i := 0; i < 1000 && err == nil; i++ {
+					err = unix.Mknod(filepath.Join(dir, fmt.Sprint(i)), unix.S_IFREG|0o644, 0)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		m.Sync()
+		for i := range 10_000 {
+			write(t, m.Path("late", fmt.Sprint(i)), []byte("x"))
+		}
+		for range 3 {
+			m.Kill()
+			begin := time.Now()
+			m.Mount()
+			took := time.Since(begin)
+			t.Logf("mounted in %v", took)
+			if took > 2*time.Second {
+				t.Errorf("mounting after kill -9 took %v", took)
+			}
+		}
+	})
+}
+
+func mean(all []time.Duration) (sum time.Duration) {
+	for _, d := range all {
+		sum += d
+	}
+	return sum / time.Duration(len(all))
+}
+
+// seconds runs f(0) to f(n-1) at once and tells how long that took since begin.
+func seconds(t *testing.T, begin time.Time, n int, f func(i int) error) float64 {
+	t.Helper()
+	errs := make([]error, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { errs[i] = f(i) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	return time.Since(begin).Seconds()
+}
