@@ -149,6 +149,15 @@ func (r *room) counted(bytes int64) {
 	r.known = true
 }
 
+// Capacity tells how many bytes of blocks the store may hold, and how many more;
+// 0 and 0 without a limit.
+func (d *Dir) Capacity() (total, left int64) {
+	r := &d.room
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.capacity, max(0, r.capacity-r.bytes)
+}
+
 // used is the size of all blocks in bytes, or -1.
 func (r *room) used() int64 {
 	r.mu.Lock()

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"math"
+
+	"github.com/dustin/go-humanize"
 	"github.com/urfave/cli/v2"
 
 	"cafs/mount/repo"
@@ -18,6 +21,7 @@ func initCommand() *cli.Command {
 			repoFlag(),
 			&cli.StringFlag{Name: "profile", Usage: "how contents get their CIDs", Value: repo.DefaultProfile},
 			&cli.StringFlag{Name: "shard", Usage: "how blocks are spread over folders: prefix/N, suffix/N, next-to-last/N, r12, r122, r133", DefaultText: "next-to-last/2"},
+			&cli.StringFlag{Name: "capacity", Usage: "the most that blocks may take, such as 10GiB; the file 'config' can be edited later", DefaultText: "what the disk has"},
 		},
 		Action: func(c *cli.Context) error {
 			if c.NArg() > 0 {
@@ -35,7 +39,15 @@ func initCommand() *cli.Command {
 					return usagef("--shard: %s", plain(err))
 				}
 			}
-			return runInit(r, repo.Config{Profile: c.String("profile"), Shard: c.String("shard")})
+			cfg := repo.Config{Profile: c.String("profile"), Shard: c.String("shard")}
+			if s := c.String("capacity"); s != "" {
+				n, err := humanize.ParseBytes(s)
+				if err != nil || n < repo.MinCapacity || n > math.MaxInt64 {
+					return usagef("--capacity %q is not a size of at least %s", s, size(repo.MinCapacity))
+				}
+				cfg.Capacity = int64(n)
+			}
+			return runInit(r, cfg)
 		},
 	}
 }

@@ -47,7 +47,10 @@ func runLog(ctx context.Context, repository, path string, asJSON bool) error {
 			if l.Content == "" {
 				what = "gone"
 			}
-			_, err = fmt.Printf("%s %10s %s  %s\n", l.Time.Local().Format(time.DateTime), what, l.Cid, escape(name+"  "+l.Message))
+			if l.Message != "" {
+				name += "  " + l.Message
+			}
+			_, err = fmt.Printf("%s %10s %s  %s\n", l.Time.Local().Format(time.DateTime), what, l.Cid, escape(name))
 		}
 		if err != nil {
 			return err

@@ -32,6 +32,7 @@ type mountOptions struct {
 	allowOther     bool
 	allowSuid      bool
 	allowDev       bool
+	autoCommit     time.Duration
 	keep           *repo.Keep // nil: the default
 	readyFD        int        // we are the background process: report there
 }
@@ -51,6 +52,7 @@ func mountCommand() *cli.Command {
 			&cli.StringFlag{Name: "profile", Usage: "how contents get their CIDs, in a repository that is made now", DefaultText: repo.DefaultProfile},
 			&cli.StringFlag{Name: "dirty-limit", Usage: "memory for contents that are not on disk yet", DefaultText: "256MiB"},
 			&cli.DurationFlag{Name: "commit-interval", Usage: "how often contents become durable without fsync", DefaultText: "5s"},
+			&cli.DurationFlag{Name: "auto-commit", Usage: "how often a commit is made if anything changed; 0: never", Value: daemon.AutoCommit},
 			&cli.BoolFlag{Name: "allow-other", Usage: "let other users in; permissions are checked"},
 			&cli.BoolFlag{Name: "allow-suid", Usage: "honour set-user-ID bits (root only)"},
 			&cli.BoolFlag{Name: "allow-dev", Usage: "honour device files (root only)"},
@@ -88,6 +90,9 @@ func mountFlags(c *cli.Context) (o mountOptions, err error) {
 	if o.commitInterval < 0 || c.IsSet("commit-interval") && o.commitInterval == 0 {
 		return o, usagef("--commit-interval must be more than 0")
 	}
+	if o.autoCommit = c.Duration("auto-commit"); o.autoCommit < 0 {
+		return o, usagef("--auto-commit must not be negative")
+	}
 	if s := c.String("dirty-limit"); s != "" {
 		n, err := humanize.ParseBytes(s)
 		if err != nil || n < minDirty || n > maxDirty {
@@ -118,7 +123,7 @@ const (
 
 // args are the flags that make the background process do what o says.
 func (o mountOptions) args() []string {
-	args := []string{"mount", "--repo", o.repo}
+	args := []string{"mount", "--repo", o.repo, "--auto-commit", o.autoCommit.String()}
 	if o.profile != "" {
 		args = append(args, "--profile", o.profile)
 	}
@@ -183,6 +188,7 @@ func (o mountOptions) daemon(log *slog.Logger) daemon.Options {
 		AllowOther:     o.allowOther,
 		AllowSuid:      o.allowSuid,
 		AllowDev:       o.allowDev,
+		AutoCommit:     o.autoCommit,
 		Keep:           *cmp.Or(o.keep, &repo.DefaultKeep),
 		Version:        versionString(),
 		Logger:         log,

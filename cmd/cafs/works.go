@@ -97,7 +97,7 @@ func treePath(repository, arg string) (string, error) {
 			continue
 		}
 		if rel, err := filepath.Rel(m.Dir, abs); err == nil && rel != ".." && !strings.HasPrefix(rel, "../") {
-			return "/" + strings.TrimPrefix(rel, "."), nil
+			return filepath.Join("/", rel), nil
 		}
 	}
 	if !strings.HasPrefix(arg, "/") {

@@ -45,7 +45,8 @@ type Options struct {
 
 	AllowOther, AllowSuid, AllowDev bool
 
-	Keep repo.Keep // which automatic commits are kept
+	AutoCommit time.Duration // how often changes are committed; 0: never
+	Keep       repo.Keep     // which automatic commits are kept
 
 	Version string // of the program, for status
 	Logger  *slog.Logger

@@ -42,36 +42,44 @@ func (d *daemon) touched(all []tree.Touched) {
 }
 
 const (
-	autoCommitEvery = time.Hour
-	// collectCheckEvery is how often the free space is looked at, and
-	// collectPause how long after an automatic collection the next one waits at
-	// least: one that freed nothing helps no more the next minute.
-	collectCheckEvery = 30 * time.Second
-	collectPause      = 10 * time.Minute
+	// AutoCommit is how often a mount commits what changed unless told otherwise.
+	AutoCommit = time.Hour
+	// checkEvery is how often the free space is looked at, and collectPause how
+	// long after an automatic collection that did not free enough the next one
+	// waits at least: it helps no more the next minute.
+	checkEvery   = 2 * time.Second
+	collectPause = 10 * time.Minute
 	// A collection begins when less than this is free: a twentieth, but no more
 	// than is worth the work.
 	lowShare = 20
 	lowMax   = 8 << 30 // bytes
 )
 
-// housekeeping makes hourly commits, gives up those that are not to be kept,
+// housekeeping makes automatic commits, gives up those that are not to be kept,
 // and collects garbage when room gets short, until ctx ends.
 func (d *daemon) housekeeping(ctx context.Context) {
-	hourly := time.NewTicker(autoCommitEvery)
-	defer hourly.Stop()
-	check := time.NewTicker(collectCheckEvery)
+	var commits <-chan time.Time
+	if d.opts.AutoCommit > 0 {
+		t := time.NewTicker(d.opts.AutoCommit)
+		defer t.Stop()
+		commits = t.C
+	}
+	check := time.NewTicker(checkEvery)
 	defer check.Stop()
-	var collected time.Time
+	var notBefore time.Time // the next automatic collection
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-hourly.C:
+		case <-commits:
 			d.autoCommit(ctx, "hourly")
 		case <-check.C:
-			if time.Since(collected) > collectPause && d.roomIsShort() {
-				collected = time.Now()
-				d.autoCollect(ctx)
+			if time.Now().Before(notBefore) || !d.roomIsShort() {
+				continue
+			}
+			d.autoCollect(ctx)
+			if d.roomIsShort() {
+				notBefore = time.Now().Add(collectPause)
 			}
 		}
 	}

@@ -25,7 +25,12 @@ type Config struct {
 	Version int    `json:"version"`
 	Profile string `json:"profile"` // how the tree's contents get their addresses
 	Shard   string `json:"shard"`   // how blocks/ was laid out at first; its SHARDING file has the last word
+	// Capacity is how many bytes of blocks there may be; 0: as many as the disk has room for.
+	Capacity int64 `json:"capacity,omitempty"`
 }
+
+// MinCapacity is the least that a repository can be limited to, in bytes.
+const MinCapacity = 16 << 20
 
 const maxConfig = 64 << 10 // bytes
 
@@ -51,6 +56,9 @@ func (c Config) check() error {
 	p, err := unixfs.ParseProfile(c.Profile)
 	if err != nil {
 		return fmt.Errorf("repo: config: %w", err)
+	}
+	if c.Capacity != 0 && c.Capacity < MinCapacity {
+		return Hint(fmt.Errorf("repo: config: a capacity of %d bytes is too small: %w", c.Capacity, unix.EINVAL), "the least is %d", MinCapacity)
 	}
 	if p.Chunker != "" {
 		return Hint(fmt.Errorf("repo: config: profile %q cuts by content, which is not for trees that change", c.Profile),

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -27,6 +26,9 @@ import (
 // CID and reason. It is only appended to, and synced each time: what is left to
 // start from when the index is lost.
 const CommitsName = "commits"
+
+// reserved is the name at the root under which a mount shows what is not in the tree.
+const reserved = ".cafs"
 
 // appendCommit adds a line to the list of commits, durably.
 func (r *Repo) appendCommit(k tree.Kept) error {
@@ -137,10 +139,6 @@ type History struct {
 	Tree *tree.Tree
 	// Touched hears of what changed in the tree; may be nil.
 	Touched func([]tree.Touched)
-
-	mu    sync.Mutex
-	last  tree.Collected // of the last collection; zero: none yet
-	ended time.Time      // when that was
 }
 
 // Do does one operation. progress, which may be nil, hears of results that come
@@ -168,6 +166,9 @@ func (h *History) Do(ctx context.Context, op string, arg json.RawMessage, progre
 		return path, err
 	case OpAdopt:
 		return with(arg, func(a AdoptArg) (any, error) {
+			if err := checkTarget(a.Path); err != nil {
+				return nil, err
+			}
 			touched, err := h.Tree.Adopt(ctx, tree.Cred{Uid: a.Uid, Gid: a.Gid}, a.Cid, a.Path, a.Replace)
 			h.tell(touched)
 			return nil, err
@@ -209,8 +210,8 @@ func (h *History) snapshot(ctx context.Context, a SnapshotArg) (tree.Kept, error
 			a.Name = time.Now().Format("2006-01-02T15.04.05.000")
 		}
 	}
-	if strings.ContainsAny(a.Name, "/\x00:") || a.Name == "." || a.Name == ".." || len(a.Name) > 255 {
-		return tree.Kept{}, Hint(fmt.Errorf("repo: snapshot %q: %w", a.Name, unix.EINVAL), "a name is a file name without ':'")
+	if strings.ContainsAny(a.Name, "/\x00:") || a.Name == "." || a.Name == ".." || a.Name == "latest" || len(a.Name) > 255 {
+		return tree.Kept{}, Hint(fmt.Errorf("repo: snapshot %q: %w", a.Name, unix.EINVAL), "a name is that of a file, without '/' and ':', and not 'latest'")
 	}
 	k, _, err := h.Tree.Commit(ctx, tree.CommitOptions{Name: a.Name, Reason: a.Reason, Message: a.Message, IfChanged: a.Reason != "snapshot"})
 	if errors.Is(err, fs.ErrExist) {
@@ -282,6 +283,9 @@ func (h *History) log(ctx context.Context, path string) ([]LogEntry, error) {
 		}
 		before, out = e, append(out, l)
 	}
+	if len(out) == 0 && len(all) > 0 {
+		return nil, fmt.Errorf("repo: log %s: in no snapshot and no commit: %w", path, fs.ErrNotExist)
+	}
 	slices.Reverse(out)
 	return out, nil
 }
@@ -304,7 +308,7 @@ func (h *History) diff(ctx context.Context, a DiffArg, progress func(any) error)
 			return history.Side{}, err
 		}
 		e, err := h.Tree.Reader().Walk(ctx, &c, a.Path)
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 			return history.Side{}, nil
 		}
 		return history.Side{Entry: &e, Links: c.Links}, err
@@ -316,6 +320,9 @@ func (h *History) diff(ctx context.Context, a DiffArg, progress func(any) error)
 	right, err := side(a.B)
 	if err != nil {
 		return err
+	}
+	if left.Entry == nil && right.Entry == nil {
+		return fmt.Errorf("repo: diff: %s is in neither: %w", a.Path, fs.ErrNotExist)
 	}
 	all, err := h.Tree.Reader().Diff(ctx, strings.TrimSuffix(a.Path, "/"), left, right)
 	if err != nil {
@@ -335,9 +342,27 @@ func (h *History) restore(ctx context.Context, a RestoreArg) error {
 	if err != nil {
 		return err
 	}
+	if err := checkTarget(a.To); err != nil {
+		return err
+	}
+	if c, err := h.Tree.LoadCommit(ctx, k.Cid); err == nil {
+		_, err = h.Tree.Reader().Walk(ctx, &c, a.From)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+			return Hint(fmt.Errorf("repo: restore: %s has no %s: %w", a.Commit, a.From, fs.ErrNotExist), "'cafs log PATH' lists the commits that have a path")
+		}
+	}
 	touched, err := h.Tree.Restore(ctx, k.Cid, a.From, a.To)
 	h.tell(touched)
 	return err
+}
+
+// checkTarget refuses to put anything where a mount shows the repository itself.
+func checkTarget(path string) error {
+	first, _, _ := strings.Cut(strings.TrimLeft(path, "/"), "/")
+	if first == reserved {
+		return fmt.Errorf("repo: %s: the name %s is reserved: %w", path, reserved, unix.EINVAL)
+	}
+	return nil
 }
 
 // Pin keeps content that is there already, durably: all of the roots, or none
@@ -372,7 +397,7 @@ func (h *History) unpin(ctx context.Context, names []string) error {
 			}
 		}
 		if !found {
-			return Hint(fmt.Errorf("repo: pin %q: %w", name, fs.ErrNotExist), "'cafs pin ls' lists them")
+			return Hint(fmt.Errorf("repo: no pin is called %q: %w", name, fs.ErrNotExist), "'cafs pin ls' lists them")
 		}
 	}
 	return b.CommitSync(ctx)
@@ -388,11 +413,36 @@ func (h *History) pins() iter.Seq2[cid.Cid, error] {
 	}
 }
 
-// Last is what the last collection found, and when it ended; zero when there was none.
+// refCollected is the ref that has what the last collection found.
+const refCollected = "gc/last"
+
+// collected is the value of refCollected.
+type collected struct {
+	tree.Collected
+	Ended time.Time `json:"ended"`
+}
+
+// Last is what the last collection found, be it in an earlier run, and when it
+// ended; zero when there was none.
 func (h *History) Last() (tree.Collected, time.Time) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.last, h.ended
+	var c collected
+	val, err := h.Repo.DB.Ref(refCollected)
+	if err != nil || json.Unmarshal(val, &c) != nil {
+		return tree.Collected{}, time.Time{}
+	}
+	return c.Collected, c.Ended
+}
+
+// remember keeps what a collection found; a crash may take that.
+func (h *History) remember(r tree.Collected) error {
+	val, err := json.Marshal(collected{r, time.Now()})
+	if err != nil {
+		return err
+	}
+	b := h.Repo.DB.NewBatch()
+	defer b.Close()
+	b.SetRef(refCollected, val)
+	return b.Commit()
 }
 
 // Collect collects garbage.
@@ -410,9 +460,7 @@ func (h *History) Collect(ctx context.Context, a CollectArg, progress func(any) 
 		}
 	}})
 	if err == nil {
-		h.mu.Lock()
-		h.last, h.ended = r, time.Now()
-		h.mu.Unlock()
+		err = h.remember(r)
 	}
 	return r, err
 }

@@ -120,7 +120,7 @@ func (r *Repo) open(o Options) error {
 	if fsys, err = r.folder(BlocksName); err != nil {
 		return err
 	}
-	opts := store.Options{CreateIfMissing: true, Pages: r.DB, Logger: r.log}
+	opts := store.Options{CreateIfMissing: true, Pages: r.DB, Capacity: r.Config.Capacity, Logger: r.log}
 	if ents, err := fsys.ReadDir("."); err == nil && len(ents) == 0 {
 		if opts.Shard, err = shard.Parse(r.Config.Shard); err != nil {
 			return err
@@ -182,6 +182,7 @@ func (r *Repo) OpenTree(ctx context.Context, o TreeOptions) (*tree.Tree, *conten
 		ChunkSize:    r.Profile.ChunkSize,
 		DirtyLimit:   o.DirtyLimit,
 		StagingLimit: o.StagingLimit,
+		Capacity:     r.Store.Capacity,
 		Segments:     segments,
 		Logger:       r.log,
 	})

@@ -43,7 +43,7 @@ func (t *Tree) Account(ctx context.Context, path string, o CollectOptions) (Acco
 	a := accounting{t: t, ctx: ctx, here: gc.New(t.load), inside: make(map[Ino]uint32)}
 	err := a.run(path, o)
 	if err != nil {
-		err = fmt.Errorf("tree: account of %q: %w", path, err)
+		err = fmt.Errorf("tree: stats of %q: %w", path, err)
 	}
 	return a.Account, err
 }

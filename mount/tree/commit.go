@@ -27,8 +27,14 @@ const (
 	refLinks  = "record/links" // the map of link ids that the inodes' records belong to
 )
 
+// missing is an fs.ErrNotExist that says of what kind.
+type missing string
+
+func (m missing) Error() string { return string(m) }
+func (m missing) Unwrap() error { return fs.ErrNotExist }
+
 // ErrNoCommit: no kept commit has this name, time or CID. It is an fs.ErrNotExist.
-var ErrNoCommit = fmt.Errorf("no such snapshot: %w", fs.ErrNotExist)
+var ErrNoCommit error = missing("no such snapshot or commit")
 
 // Kept is a commit that the repository keeps.
 type Kept struct {

@@ -16,8 +16,8 @@ import (
 // refUndo is the ref that has what the last restore replaced.
 const refUndo = "tree/undo"
 
-// ErrNothing: there is no restore to be undone.
-var ErrNothing = fmt.Errorf("nothing to undo: %w", fs.ErrNotExist)
+// ErrNothing: there is no restore to be undone. It is an fs.ErrNotExist.
+var ErrNothing error = missing("nothing to undo")
 
 // undoing is the value of refUndo: the state before the last restore, which put
 // something at Path.

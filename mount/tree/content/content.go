@@ -74,9 +74,12 @@ type Config struct {
 	StagingLimit int64    // staged bytes above which Stats.OverStaged is set; default 1 GiB
 	Ballast      *Ballast // may be nil
 	SpaceReserve int64    // free bytes on the staging volume that writes leave alone; default 16 MiB
-	SegmentSize  int64    // bytes; a staging segment ends with the record that passes it; default 64 MiB
-	Segments     []index.Segment
-	Logger       *slog.Logger
+	// Capacity tells how many bytes of blocks there may be, and how many more: what
+	// is written becomes blocks in the end. Nil or 0: no limit but the disk.
+	Capacity    func() (total, left int64)
+	SegmentSize int64 // bytes; a staging segment ends with the record that passes it; default 64 MiB
+	Segments    []index.Segment
+	Logger      *slog.Logger
 }
 
 // Stats are gauges, in bytes.
@@ -152,7 +155,7 @@ func open(cfg Config, heap bool) (*Files, error) {
 	}
 	fs := &Files{
 		cfg: cfg, log: cfg.Logger, staging: st, work: newQueue(), dirty: make(map[*File]struct{}),
-		pressed: make(chan struct{}, 1), space: space{fs: cfg.Staging, reserve: cfg.SpaceReserve, ballast: cfg.Ballast},
+		pressed: make(chan struct{}, 1), space: space{fs: cfg.Staging, reserve: cfg.SpaceReserve, ballast: cfg.Ballast, capacity: cfg.Capacity},
 	}
 	if fs.log == nil {
 		fs.log = slog.New(slog.DiscardHandler)

@@ -2,6 +2,7 @@ package content
 
 import (
 	"fmt"
+	"math"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -13,10 +14,13 @@ import (
 type space struct {
 	fs      disk.FS
 	reserve int64
-	ballast *Ballast     // may be nil
-	avail   atomic.Int64 // at the last look
-	spent   atomic.Int64 // written since
-	looked  atomic.Int64 // when, in nanoseconds of the monotonic clock
+	ballast *Ballast // may be nil
+	// capacity is Config.Capacity; may be nil.
+	capacity func() (total, left int64)
+
+	avail  atomic.Int64 // at the last look, beyond the reserve
+	spent  atomic.Int64 // written since
+	looked atomic.Int64 // when, in nanoseconds of the monotonic clock
 }
 
 const lookAfter = 50 * time.Millisecond
@@ -48,7 +52,7 @@ func (fs *Files) room(n int64) error {
 		sp.ballast.restore(u)
 		u.Avail -= sp.ballast.Missing()
 	}
-	sp.avail.Store(u.Avail)
+	sp.avail.Store(min(u.Avail-sp.reserve, fs.left()))
 	sp.spent.Add(-spent)
 	sp.looked.Store(now)
 	if u.Total > 0 && !fs.fits(need) {
@@ -58,8 +62,20 @@ func (fs *Files) room(n int64) error {
 }
 
 func (fs *Files) fits(need int64) bool {
-	left := fs.space.avail.Load() - fs.space.reserve - fs.space.spent.Load() - fs.mem.inUse()
+	left := fs.space.avail.Load() - fs.space.spent.Load() - fs.mem.inUse()
 	return need <= left
+}
+
+// left is how many bytes may still become blocks, when what is staged has.
+func (fs *Files) left() int64 {
+	if fs.space.capacity == nil {
+		return math.MaxInt64
+	}
+	total, left := fs.space.capacity()
+	if total == 0 {
+		return math.MaxInt64
+	}
+	return left - fs.Stats().Staged
 }
 
 // Usage tells the room on the staging volume, for statfs(2): what is held back
@@ -75,5 +91,11 @@ func (fs *Files) Usage() (disk.Usage, error) {
 	}
 	u.Free = max(0, u.Free-taken)
 	u.Avail = max(0, u.Avail-taken)
+	if fs.space.capacity != nil {
+		if total, _ := fs.space.capacity(); total > 0 {
+			left := max(0, fs.left()-fs.mem.inUse())
+			u.Total, u.Free, u.Avail = min(u.Total, total), min(u.Free, left), min(u.Avail, left)
+		}
+	}
 	return u, nil
 }
