@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"syscall"
 
 	"github.com/ipfs/go-cid"
 
@@ -96,6 +97,35 @@ func (v *view) commitNames(dir nodeKind) ([]string, error) {
 			names = append(names, name)
 		}
 		last = name
+	}
+	return names, nil
+}
+
+// xattr returns an extended attribute as it was; content by its address has
+// none. Error: ENODATA.
+func (v *view) xattr(ctx context.Context, id uint64, name string) ([]byte, error) {
+	n, err := v.get(id)
+	if err != nil {
+		return nil, err
+	}
+	if n.past != nil {
+		for _, x := range n.past.entry.Xattrs {
+			if x.Name == name {
+				return history.XattrValue(ctx, v.tree.Reader().Load, x)
+			}
+		}
+	}
+	return nil, syscall.ENODATA
+}
+
+// xattrNames lists what xattr answers.
+func (v *view) xattrNames(id uint64) (names []string, err error) {
+	n, err := v.get(id)
+	if err != nil || n.past == nil {
+		return nil, err
+	}
+	for _, x := range n.past.entry.Xattrs {
+		names = append(names, x.Name)
 	}
 	return names, nil
 }

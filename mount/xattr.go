@@ -51,7 +51,10 @@ func (f *fileSystem) GetXAttr(cancel <-chan struct{}, h *fuse.InHeader, name str
 	case name == cidXattr:
 		val, err = f.cid(cancel, h)
 	case isView(h.NodeId):
-		err = syscall.ENODATA
+		err = interruptible(cancel, h.Pid, func(ctx context.Context) (err error) {
+			val, err = f.view.xattr(ctx, h.NodeId, name)
+			return err
+		})
 	case unknown(name) != 0:
 		err = unknown(name)
 	default:
@@ -95,10 +98,13 @@ func (f *fileSystem) cid(cancel <-chan struct{}, h *fuse.InHeader) ([]byte, erro
 // ListXAttr shows attributes in the trusted namespace to root only.
 func (f *fileSystem) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []byte) (uint32, fuse.Status) {
 	f.ops.add(opListxattr)
+	var names []string
+	var err error
 	if isView(h.NodeId) {
-		return 0, fuse.OK
+		names, err = f.view.xattrNames(h.NodeId)
+	} else {
+		names, err = f.tree.Listxattr(tree.Ino(h.NodeId))
 	}
-	names, err := f.tree.Listxattr(tree.Ino(h.NodeId))
 	if err != nil {
 		return 0, f.status(opListxattr, h.NodeId, err)
 	}

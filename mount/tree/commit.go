@@ -337,7 +337,7 @@ func (t *Tree) lastKept() (Kept, error) {
 var timeLayouts = []string{time.RFC3339Nano, "2006-01-02T15:04:05.999999999", "2006-01-02T15:04", "2006-01-02 15:04:05", "2006-01-02 15:04"}
 
 // FindCommit finds a kept commit by name, CID, "latest", or a time: then it is
-// the last one made by then, a day meaning its end. Errors: ErrNoCommit.
+// the last one made by then, a day, a minute and a second meaning their end. Errors: ErrNoCommit.
 func (t *Tree) FindCommit(name string) (Kept, error) {
 	var all []Kept
 	for k, err := range t.Commits() {
@@ -366,8 +366,11 @@ func (t *Tree) FindCommit(name string) (Kept, error) {
 func parseTime(text string) (time.Time, bool) {
 	for _, layout := range timeLayouts {
 		if at, err := time.ParseInLocation(layout, text, time.Local); err == nil {
-			if !strings.Contains(layout, "05") { // the minute's end
+			switch {
+			case !strings.Contains(layout, "05"): // the minute's end
 				at = at.Add(time.Minute - 1)
+			case !strings.ContainsAny(text, ".,"): // the second's end
+				at = at.Add(time.Second - 1)
 			}
 			return at, true
 		}

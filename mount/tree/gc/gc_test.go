@@ -3,6 +3,7 @@ package gc
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"flag"
 	"slices"
 	"testing"
 
@@ -11,6 +12,8 @@ import (
 	"github.com/ipld/go-ipld-prime/node/basicnode"
 	mh "github.com/multiformats/go-multihash"
 )
+
+var keysFlag = flag.Int("keys", 300_000, "multihashes in the set")
 
 func hash(i int) mh.Multihash {
 	s := sha256.Sum256(binary.BigEndian.AppendUint64(nil, uint64(i)))
@@ -21,18 +24,20 @@ func hash(i int) mh.Multihash {
 	return h
 }
 
-// TestSet holds 300 000 multihashes in less than 16 bytes each, at every size.
+// TestSet holds many multihashes in less than 16 bytes each, at every size:
+// with -keys 10000000 as many as a repository of 10 TiB has.
 func TestSet(t *testing.T) {
-	const n = 300_000
+	n := *keysFlag
 	s := new(Set)
 	for i := range n {
 		if !s.Add(hash(i), Class(i%3)) {
 			t.Fatalf("%d was there", i)
 		}
-		if i >= 50_000 && i%10_000 == 0 && s.Bytes() >= int64(i)*16 {
+		if i >= 50_000 && i%(n/30) == 0 && s.Bytes() >= int64(i)*16 {
 			t.Fatalf("%d bytes for %d", s.Bytes(), i)
 		}
 	}
+	t.Logf("%.2f bytes for each of %d", float64(s.Bytes())/float64(n), n)
 	for i := range n {
 		if c, ok := s.Class(hash(i)); !ok || c != Class(i%3) {
 			t.Fatalf("%d is %v, %v", i, c, ok)
@@ -44,8 +49,13 @@ func TestSet(t *testing.T) {
 			t.Fatalf("%d was never added", n+i)
 		}
 	}
-	if s.Len() != n {
+	if s.Len() != int64(n) {
 		t.Errorf("%d in the set", s.Len())
+	}
+	// While the last table grows it is there twice: what a collection takes at
+	// most is the set and a shard's table.
+	if peak := s.Bytes() + s.Bytes()/setShards*2; peak >= int64(n)*17 {
+		t.Errorf("%d bytes at most", peak)
 	}
 }
 
