@@ -6,6 +6,7 @@ import (
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
+	"cafs/mount/transport"
 	"cafs/mount/tree"
 	"cafs/mount/tree/index"
 )
@@ -27,12 +28,21 @@ func (f *fileSystem) readOnly(id uint64, name string) fuse.Status {
 	return fuse.OK
 }
 
+// unalias gives a message about a name in the root the root's node id again,
+// which it may have lost on its way through go-fuse.
+func unalias(h *fuse.InHeader) {
+	if h.NodeId == transport.RootAlias {
+		h.NodeId = uint64(tree.RootIno)
+	}
+}
+
 func cred(h *fuse.InHeader, umask uint32) tree.Cred {
 	return tree.Cred{Uid: h.Uid, Gid: h.Gid, Umask: uint16(umask & 0o777)}
 }
 
 func (f *fileSystem) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name string, out *fuse.EntryOut) fuse.Status {
 	f.ops.add(opLookup)
+	unalias(h)
 	if isView(h.NodeId) || f.isReserved(h.NodeId, name) {
 		return f.lookupView(cancel, h, name, out)
 	}
@@ -95,6 +105,7 @@ func (f *fileSystem) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string
 }
 
 func (f *fileSystem) create(o op, h *fuse.InHeader, name string, umask uint32, n tree.Node, out *fuse.EntryOut) fuse.Status {
+	unalias(h)
 	if st := f.readOnly(h.NodeId, name); !st.Ok() {
 		return st
 	}
@@ -104,6 +115,7 @@ func (f *fileSystem) create(o op, h *fuse.InHeader, name string, umask uint32, n
 
 func (f *fileSystem) Symlink(cancel <-chan struct{}, h *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
 	f.ops.add(opSymlink)
+	unalias(h)
 	if st := f.readOnly(h.NodeId, name); !st.Ok() {
 		return st
 	}
@@ -125,6 +137,7 @@ func (f *fileSystem) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fus
 
 func (f *fileSystem) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, out *fuse.EntryOut) fuse.Status {
 	f.ops.add(opLink)
+	unalias(&in.InHeader)
 	if isView(in.Oldnodeid) != isView(in.NodeId) {
 		return fuse.EXDEV
 	}
@@ -137,6 +150,7 @@ func (f *fileSystem) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, 
 
 func (f *fileSystem) Unlink(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
 	f.ops.add(opUnlink)
+	unalias(h)
 	if st := f.readOnly(h.NodeId, name); !st.Ok() {
 		return st
 	}
@@ -145,6 +159,7 @@ func (f *fileSystem) Unlink(cancel <-chan struct{}, h *fuse.InHeader, name strin
 
 func (f *fileSystem) Rmdir(cancel <-chan struct{}, h *fuse.InHeader, name string) fuse.Status {
 	f.ops.add(opRmdir)
+	unalias(h)
 	if st := f.readOnly(h.NodeId, name); !st.Ok() {
 		return st
 	}
@@ -160,6 +175,7 @@ const (
 
 func (f *fileSystem) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName string) fuse.Status {
 	f.ops.add(opRename)
+	unalias(&in.InHeader)
 	if isView(in.NodeId) != isView(in.Newdir) {
 		return fuse.EXDEV
 	}

@@ -159,10 +159,20 @@ func TestNames(t *testing.T) {
 			name("x" + strings.Repeat(string([]byte{byte(c)}), 254))
 		}
 	}
-	for _, s := range []string{"...", " ", "-rf", "a\nb", ".cafs ", strings.Repeat("é", 127), "\xff\xfe"} {
+	for _, s := range []string{"...", " ", "-rf", "a\nb", ".cafs ", ".go-fuse-epoll-hack", strings.Repeat("é", 127), "\xff\xfe"} {
 		name(s)
 	}
 	want(t, "256 bytes", os.WriteFile(m.Path(strings.Repeat("n", 256)), nil, 0o600), unix.ENAMETOOLONG)
+	taken := m.Path(".go-fuse-epoll-hack") // by the FUSE library, for itself
+	must(t, os.Rename(taken, m.Path("moved")))
+	must(t, os.Rename(m.Path("moved"), taken))
+	must(t, os.Link(taken, m.Path("linked")))
+	must(t, os.Remove(taken))
+	must(t, os.Mkdir(taken, 0o700))
+	must(t, os.Remove(taken))
+	must(t, os.Symlink("linked", taken))
+	content(t, taken, []byte(".go-fuse-epoll-hack"))
+	must(t, os.Rename(m.Path("linked"), taken))
 	for range 2 {
 		list, err := os.ReadDir(m.Dir)
 		must(t, err)

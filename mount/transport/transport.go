@@ -341,6 +341,7 @@ func (c *Conn) handle(fd int, msg []byte) {
 		defer smallReplies.Put(b)
 		reply = b[:]
 	}
+	useAlias(msg)
 	n, status := c.server.HandleRequest([][]byte{msg}, [][]byte{reply})
 	if !status.Ok() {
 		n = errorReply(reply, header.Unique, status)
