@@ -131,17 +131,16 @@ func (f *fileSystem) SetAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, out *fu
 // clearPrivileges answers a SETATTR that changes nothing. The kernel sends it
 // when suid and sgid have to go: before fallocate(2) and copy_file_range(2) by
 // those without the right to keep them, and for a chown(2) to nobody new. For
-// the latter it has not checked who asks, so that somebody who can neither
-// write the file nor owns it is told that all is well and changes nothing.
+// the latter it has not checked who asks, so that only an owner is obeyed. The
+// others are told that all is well: for the former two, whose own message
+// clears the bits, it must not be an error.
 func (f *fileSystem) clearPrivileges(in *fuse.SetAttrIn, out *fuse.AttrOut) fuse.Status {
 	a, err := f.tree.Getattr(tree.Ino(in.NodeId))
 	if err != nil {
 		return f.status(opSetattr, in.NodeId, err)
 	}
-	owns := in.Uid == 0 || in.Uid == a.Uid
-	writes := a.Perm&0o002 != 0 || a.Perm&0o020 != 0 && in.Gid == a.Gid
 	var s tree.SetAttr // only a ctime
-	if a.Kind != index.Dir && (owns || writes) {
+	if a.Kind != index.Dir && (in.Uid == 0 || in.Uid == a.Uid) {
 		s.Mask = tree.KillPriv
 	}
 	return f.applyAttr(nil, in, s, out)
@@ -149,6 +148,7 @@ func (f *fileSystem) clearPrivileges(in *fuse.SetAttrIn, out *fuse.AttrOut) fuse
 
 func (f *fileSystem) applyAttr(cancel <-chan struct{}, in *fuse.SetAttrIn, s tree.SetAttr, out *fuse.AttrOut) fuse.Status {
 	var a tree.Attr
+	s.Member = member(&in.InHeader)
 	err := interruptible(cancel, in.Pid, func(ctx context.Context) (err error) {
 		a, err = f.tree.Setattr(ctx, tree.Ino(in.NodeId), s)
 		return err

@@ -61,6 +61,10 @@ func (f *fileSystem) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]b
 	if isView(in.NodeId) {
 		return 0, fuse.EROFS
 	}
+	var killer tree.Member
+	if in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0 {
+		killer = member(&in.InHeader)
+	}
 	done := int64(0)
 	for _, p := range data {
 		n := 0
@@ -69,7 +73,7 @@ func (f *fileSystem) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]b
 			return 0, fuse.Status(syscall.EFBIG)
 		}
 		err := interruptible(cancel, in.Pid, func(ctx context.Context) (err error) {
-			n, err = f.tree.Write(ctx, tree.Ino(in.NodeId), p, off, in.WriteFlags&fuse.WRITE_KILL_SUIDGID != 0)
+			n, err = f.tree.Write(ctx, tree.Ino(in.NodeId), p, off, killer)
 			return err
 		})
 		done += int64(n)
@@ -109,7 +113,7 @@ func (f *fileSystem) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fus
 		return fuse.EROFS
 	}
 	return f.status(opFallocate, in.NodeId, interruptible(cancel, in.Pid, func(ctx context.Context) error {
-		return f.tree.Fallocate(ctx, tree.Ino(in.NodeId), in.Mode, int64(in.Offset), int64(in.Length))
+		return f.tree.Fallocate(ctx, tree.Ino(in.NodeId), in.Mode, int64(in.Offset), int64(in.Length), ordinary(&in.InHeader))
 	}))
 }
 
@@ -127,7 +131,7 @@ func (f *fileSystem) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRang
 	err := interruptible(cancel, in.Pid, func(ctx context.Context) (err error) {
 		// The answer has 32 bits.
 		n, err = f.tree.CopyRange(ctx, tree.Ino(in.NodeId), int64(in.OffIn), tree.Ino(in.NodeIdOut), int64(in.OffOut),
-			int64(min(in.Len, 1<<30)))
+			int64(min(in.Len, 1<<30)), ordinary(&in.InHeader))
 		return err
 	})
 	if err != nil && n == 0 {

@@ -3,10 +3,7 @@ package mount
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -65,18 +62,7 @@ func interruptible(cancel <-chan struct{}, pid uint32, fn func(context.Context) 
 // caller that cannot be seen (pid 0: another pid namespace) counts as dying:
 // then an interrupt is obeyed.
 func dying(pid uint32) bool {
-	if pid == 0 {
-		return true
-	}
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return true
-	}
-	for line := range strings.Lines(string(data)) {
-		if set, ok := strings.CutPrefix(line, "SigPnd:"); ok {
-			mask, err := strconv.ParseUint(strings.TrimSpace(set), 16, 64)
-			return err != nil || mask&(1<<(syscall.SIGKILL-1)) != 0
-		}
-	}
-	return true
+	set, ok := threadStatus(pid, "SigPnd")
+	mask, err := strconv.ParseUint(set, 16, 64)
+	return !ok || err != nil || mask&(1<<(syscall.SIGKILL-1)) != 0
 }

@@ -139,7 +139,7 @@ func command(ctx context.Context, s *mount.Server, t *tree.Tree, line string) er
 			return err
 		}
 		defer t.Forget(a.Ino, 1)
-		if _, err := t.Write(ctx, a.Ino, []byte(words[2]), 0, false); err != nil {
+		if _, err := t.Write(ctx, a.Ino, []byte(words[2]), 0, nil); err != nil {
 			return err
 		}
 		if err := s.NotifyContent(a.Ino); err != nil {

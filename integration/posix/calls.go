@@ -98,6 +98,20 @@ func addOpens() {
 		n, err := unix.CopyFileRange(fd, &a, fd, &b, 5, 0)
 		return fmt.Sprint(n, result(err))
 	})
+	Calls["copy_file_range into it"] = func(p string) string {
+		var fds [2]int
+		for i, flags := range []int{unix.O_RDONLY, unix.O_WRONLY} {
+			fd, err := unix.Open(p+[]string{"o", "t"}[i], flags|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+			if err != nil {
+				return fmt.Sprint("open ", i, result(err))
+			}
+			defer unix.Close(fd)
+			fds[i] = fd
+		}
+		from, to := int64(0), int64(3)
+		n, err := unix.CopyFileRange(fds[0], &from, fds[1], &to, 3, 0)
+		return fmt.Sprint(n, result(err))
+	}
 	plain("list", func(p string) error {
 		fd, err := unix.Open(p+"t", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {

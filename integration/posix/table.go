@@ -50,7 +50,7 @@ func (c Case) Owns() bool {
 // The values that each field of a Case can take.
 var (
 	Types       = []string{"file", "folder", "full folder", "missing", "symlink", "symlink to folder", "dangling symlink", "symlink loop", "fifo", "socket", "device"}
-	Modes       = []uint32{0o644, 0, 0o400, 0o200, 0o100, 0o666, 0o777, 0o755, 0o4755, 0o2755, 0o2644, 0o6777, 0o1777, 0o060, 0o006, 0o6711}
+	Modes       = []uint32{0o644, 0, 0o400, 0o200, 0o100, 0o666, 0o777, 0o755, 0o4755, 0o2755, 0o2644, 0o2666, 0o6777, 0o1777, 0o060, 0o006, 0o6711}
 	ParentModes = []uint32{0o755, 0o777, 0o1777, 0o555, 0o300, 0, 0o2777, 0o711, 0o770}
 	Owners      = []int{harness.UserA, harness.UserB, 0}
 	Acls        = []string{"", "", "", "access", "default"}

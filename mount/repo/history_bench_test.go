@@ -75,7 +75,7 @@ func openBench(tb *testing.B) *bench {
 			}
 			a, err := b.tree.Create(tree.Cred{}, b.dir(i), name(i), tree.Node{Kind: index.File, Perm: 0o644})
 			b.ok(err)
-			_, err = b.tree.Write(b.ctx, a.Ino, fmt.Appendf(nil, "contents of file %d", i), 0, false)
+			_, err = b.tree.Write(b.ctx, a.Ino, fmt.Appendf(nil, "contents of file %d", i), 0, nil)
 			b.ok(err)
 			b.tree.Forget(a.Ino, 1)
 		}
@@ -122,7 +122,7 @@ func BenchmarkHistory(tb *testing.B) {
 	id := fmt.Sprint(time.Now().UnixNano())
 	change := func() {
 		for i := range 100 {
-			_, err := b.tree.Write(b.ctx, b.file(i*n/100), []byte(id+fmt.Sprint(rand.Uint64())), 0, false)
+			_, err := b.tree.Write(b.ctx, b.file(i*n/100), []byte(id+fmt.Sprint(rand.Uint64())), 0, nil)
 			b.ok(err)
 		}
 	}
@@ -250,7 +250,7 @@ func (b *bench) load(collect bool) (m measured) {
 			a, err = b.tree.Create(tree.Cred{}, dir, name, tree.Node{Kind: index.File, Perm: 0o644})
 			b.ok(err)
 		}
-		_, err = b.tree.Write(b.ctx, a.Ino, data, int64(r.IntN(4))<<14, false)
+		_, err = b.tree.Write(b.ctx, a.Ino, data, int64(r.IntN(4))<<14, nil)
 		b.ok(err)
 		b.tree.Forget(a.Ino, 1)
 		if i%3 == 0 {

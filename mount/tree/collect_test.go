@@ -258,7 +258,7 @@ func TestCollectBeside(t *testing.T) {
 				files[name] = []byte{}
 			}
 			data := []byte(strings.Repeat(string(rune('a'+rng.IntN(3))), chunk*(1+rng.IntN(6))))
-			_, err = r.tree.Write(r.ctx, a.Ino, data, 0, false)
+			_, err = r.tree.Write(r.ctx, a.Ino, data, 0, nil)
 			must(t, err)
 			if len(data) > len(files[name]) {
 				files[name] = data
@@ -290,7 +290,7 @@ func TestKeep(t *testing.T) {
 	r := newRig(t)
 	a, err := r.tree.Create(tree.Cred{}, tree.RootIno, "f", tree.Node{Kind: index.File, Perm: 0o644})
 	must(t, err)
-	_, err = r.tree.Write(r.ctx, a.Ino, make([]byte, 5*chunk+1), 0, false)
+	_, err = r.tree.Write(r.ctx, a.Ino, make([]byte, 5*chunk+1), 0, nil)
 	must(t, err)
 	root, err := r.tree.Seal(r.ctx, a.Ino)
 	must(t, err)

@@ -37,7 +37,7 @@ func TestCut(t *testing.T) {
 			}
 			for i, ino := range inos {
 				// Somewhere in several chunks, so that seals have work.
-				_, err := r.tree.Write(r.ctx, ino, binary.BigEndian.AppendUint64(nil, n), int64(i%3)*chunk, false)
+				_, err := r.tree.Write(r.ctx, ino, binary.BigEndian.AppendUint64(nil, n), int64(i%3)*chunk, nil)
 				must(t, err)
 			}
 			for _, ino := range inos {

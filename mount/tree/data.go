@@ -32,13 +32,13 @@ func (t *Tree) Read(ctx context.Context, ino Ino, p []byte, off int64) (int, err
 }
 
 // Write writes p at off and extends the file if it must. It does not keep p.
-// killPriv takes suid, sgid and file capabilities away, as a write by an
-// ordinary user does. Errors: ENOSPC, EFBIG; ctx ends a wait for memory.
-func (t *Tree) Write(ctx context.Context, ino Ino, p []byte, off int64, killPriv bool) (int, error) {
+// A member, which is there for writes by ordinary users, takes suid, sgid and
+// file capabilities away. Errors: ENOSPC, EFBIG; ctx ends a wait for memory.
+func (t *Tree) Write(ctx context.Context, ino Ino, p []byte, off int64, member Member) (int, error) {
 	if off < 0 || off > math.MaxInt64-int64(len(p)) {
 		return 0, syscall.EFBIG
 	}
-	err := t.modify(ino, killPriv, func(f *content.File) error { return f.WriteAt(ctx, p, off) })
+	err := t.modify(ino, member, func(f *content.File) error { return f.WriteAt(ctx, p, off) })
 	if err != nil {
 		return 0, err
 	}
@@ -46,7 +46,7 @@ func (t *Tree) Write(ctx context.Context, ino Ino, p []byte, off int64, killPriv
 }
 
 // modify changes the contents of a regular file and its times.
-func (t *Tree) modify(ino Ino, killPriv bool, change func(*content.File) error) error {
+func (t *Tree) modify(ino Ino, member Member, change func(*content.File) error) error {
 	if err := t.db.Err(); err != nil {
 		return err
 	}
@@ -57,8 +57,8 @@ func (t *Tree) modify(ino Ino, killPriv bool, change func(*content.File) error) 
 	defer t.unpin(n, 1)
 	t.record.moment.RLock()
 	defer t.record.moment.RUnlock()
-	if killPriv {
-		if err := t.killPrivileges(n); err != nil {
+	if member != nil {
+		if err := t.killPrivileges(n, member); err != nil {
 			return err
 		}
 	}
@@ -81,11 +81,12 @@ func (t *Tree) modify(ino Ino, killPriv bool, change func(*content.File) error) 
 
 // killPrivileges clears suid, sgid and file capabilities and tells whoever
 // caches the attributes.
-func (t *Tree) killPrivileges(n *inode) error {
+func (t *Tree) killPrivileges(n *inode, member Member) error {
 	n.mu.RLock()
-	perm, xattrs := n.rec.Perm, n.rec.Xattrs
+	perm, gid, xattrs := n.rec.Perm, n.rec.Gid, n.rec.Xattrs
 	n.mu.RUnlock()
-	if withoutPrivileges(perm) == perm && xattrs == 0 {
+	lost := withoutPrivileges(perm, gid, member) != perm
+	if !lost && xattrs == 0 {
 		return nil
 	}
 	if err := t.noteSoon(n); err != nil {
@@ -94,27 +95,28 @@ func (t *Tree) killPrivileges(n *inode) error {
 	n.mu.Lock()
 	e := t.begin()
 	defer e.Close()
-	err := t.applyPerm(e, n, SetAttr{Mask: KillPriv})
+	err := t.applyPerm(e, n, SetAttr{Mask: KillPriv, Member: member})
 	if err == nil {
 		err = e.commit()
 	}
 	n.mu.Unlock()
-	if err == nil && withoutPrivileges(perm) != perm && t.opts.Changed != nil {
+	if err == nil && lost && t.opts.Changed != nil {
 		t.opts.Changed(n.ino)
 	}
 	return err
 }
 
 // Fallocate is fallocate(2) with mode 0, KEEP_SIZE, PUNCH_HOLE|KEEP_SIZE,
-// ZERO_RANGE or ZERO_RANGE|KEEP_SIZE. Other modes: EOPNOTSUPP.
-func (t *Tree) Fallocate(ctx context.Context, ino Ino, mode uint32, off, n int64) error {
+// ZERO_RANGE or ZERO_RANGE|KEEP_SIZE; member is as for Write. Other modes:
+// EOPNOTSUPP.
+func (t *Tree) Fallocate(ctx context.Context, ino Ino, mode uint32, off, n int64, member Member) error {
 	if off < 0 || n <= 0 {
 		return syscall.EINVAL
 	}
 	if off > math.MaxInt64-n {
 		return syscall.EFBIG
 	}
-	return t.modify(ino, false, func(f *content.File) error {
+	return t.modify(ino, member, func(f *content.File) error {
 		switch mode {
 		case 0, fallocKeepSize:
 			return f.Allocate(ctx, off, n, mode == fallocKeepSize)
@@ -168,8 +170,9 @@ func (t *Tree) seek(ino Ino, off int64, next func(*content.File) (int64, error))
 
 // CopyRange copies up to n bytes within the tree (copy_file_range(2)), sharing
 // content where it can, and tells how many; fewer at the end of the source.
+// member is as for Write.
 // Error: EINVAL for overlapping ranges of one file.
-func (t *Tree) CopyRange(ctx context.Context, src Ino, srcOff int64, dst Ino, dstOff, n int64) (int64, error) {
+func (t *Tree) CopyRange(ctx context.Context, src Ino, srcOff int64, dst Ino, dstOff, n int64, member Member) (int64, error) {
 	if srcOff < 0 || dstOff < 0 || n < 0 || dstOff > math.MaxInt64-n || srcOff > math.MaxInt64-n {
 		return 0, syscall.EINVAL
 	}
@@ -194,7 +197,7 @@ func (t *Tree) CopyRange(ctx context.Context, src Ino, srcOff int64, dst Ino, ds
 		return 0, nil
 	}
 	var copied int64
-	err = t.modify(dst, false, func(f *content.File) (err error) {
+	err = t.modify(dst, member, func(f *content.File) (err error) {
 		copied, err = f.CopyFrom(ctx, in, srcOff, dstOff, n)
 		return err
 	})

@@ -334,13 +334,13 @@ func (w *world) write(n *node, off int64, size int) error {
 	}
 	n.resize(max(off+int64(size), int64(len(n.data))))
 	copy(n.data[off:], p)
-	_, err := w.tree.Write(w.ctx, n.ino, p, off, false)
+	_, err := w.tree.Write(w.ctx, n.ino, p, off, nil)
 	return err
 }
 
 func (w *world) allocate(n *node, end int64) error {
 	n.resize(max(end, int64(len(n.data))))
-	return w.tree.Fallocate(w.ctx, n.ino, 0, 0, end)
+	return w.tree.Fallocate(w.ctx, n.ino, 0, 0, end, nil)
 }
 
 func (w *world) punch(n *node, off, size int64) error {
@@ -349,7 +349,7 @@ func (w *world) punch(n *node, off, size int64) error {
 		clear(n.data[off:min(off+size, int64(len(n.data)))])
 	}
 	const punch = 0x02 | 0x01 // FALLOC_FL_PUNCH_HOLE|KEEP_SIZE
-	return w.tree.Fallocate(w.ctx, n.ino, punch, off, size)
+	return w.tree.Fallocate(w.ctx, n.ino, punch, off, size, nil)
 }
 
 func (w *world) attributes(n *node) error {

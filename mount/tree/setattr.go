@@ -42,10 +42,10 @@ func (t *Tree) Setattr(ctx context.Context, ino Ino, s SetAttr) (Attr, error) {
 	if s.Mask&SetCtime != 0 {
 		rec.Ctime = s.Ctime
 	}
-	applyOwner(rec, s)
 	if err := t.applyPerm(e, n, s); err != nil {
 		return Attr{}, err
 	}
+	applyOwner(rec, s)
 	if s.Mask&SetAtime != 0 {
 		rec.Atime = s.Atime
 	}
@@ -78,7 +78,7 @@ func (t *Tree) applyPerm(e *edit, n *inode, s SetAttr) error {
 	rec := e.rec(n)
 	if s.Mask&(SetUid|SetGid) != 0 && rec.Kind != index.Dir || s.Mask&KillPriv != 0 {
 		if s.Mask&SetPerm == 0 {
-			rec.Perm = withoutPrivileges(rec.Perm)
+			rec.Perm = withoutPrivileges(rec.Perm, rec.Gid, s.Member)
 		}
 		if err := t.dropCapability(e, n); err != nil {
 			return err
@@ -91,14 +91,13 @@ func (t *Tree) applyPerm(e *edit, n *inode, s SetAttr) error {
 	return t.chmodACL(e, n)
 }
 
-// withoutPrivileges clears suid, and sgid where it is more than a mark for
-// mandatory locking (that is, with group execution).
-func withoutPrivileges(perm uint16) uint16 {
-	perm &^= permSuid
-	if perm&0o010 != 0 {
+// withoutPrivileges clears suid, and sgid where it gives a group to programs
+// (that is, with group execution) or an outsider makes the change.
+func withoutPrivileges(perm uint16, gid uint32, member Member) uint16 {
+	if perm&permSgid != 0 && (perm&0o010 != 0 || member != nil && !member(gid)) {
 		perm &^= permSgid
 	}
-	return perm
+	return perm &^ permSuid
 }
 
 // dropCapability removes the file capabilities of n.

@@ -86,6 +86,12 @@ const (
 	KillPriv // clear suid, sgid and security.capability (FUSE_HANDLE_KILLPRIV_V2)
 )
 
+// Member tells whether who makes a change is in a group. Where suid and sgid
+// have to go, sgid without group execution goes only when the change is made by
+// somebody outside the file's group. It is asked for such files alone, with
+// locks held, and must not use the mount.
+type Member func(gid uint32) bool
+
 // SetAttr is a change of attributes; "now" has been resolved by the caller.
 type SetAttr struct {
 	Mask                AttrMask
@@ -93,6 +99,7 @@ type SetAttr struct {
 	Uid, Gid            uint32
 	Size                int64
 	Atime, Mtime, Ctime index.Timespec
+	Member              Member // nil: in every group
 }
 
 // Node is something to be created.
