@@ -110,6 +110,16 @@ func TestGit(t *testing.T) {
 	everywhere(t, m, func(t *testing.T) {
 		bash(t, m.Dir, `for r in made cloned; do git -C $r fsck --strict; [ -z "$(git -C $r status --porcelain)" ]; done; [ $(git -C made rev-list --count --all) = 2 ]`, env...)
 	})
+	t.Run("ten thousand objects", func(t *testing.T) {
+		bash(t, m.Dir, `git init -q --bare -b main $DISK/src
+			{ for i in $(seq 9900); do printf 'blob\nmark :%d\ndata <<E\nobject %d\nE\n' $i $i; done
+			printf 'commit refs/heads/main\ncommitter a <a@b> 0 +0000\ndata 0\n'
+			for i in $(seq 9900); do printf 'M 644 :%d d%d/%d\n' $i $((i % 100)) $i; done; } | git --git-dir $DISK/src fast-import --quiet
+			git clone -q file://$DISK/src big; cd big; git count-objects -v >$DISK/n; grep -q "in-pack: 10002" $DISK/n; [ $(git ls-files | wc -l) = 9900 ]
+			git worktree add -q --detach ../beside; echo more >>../beside/d7/7; git -C ../beside commit -qam more; git merge -q $(git -C ../beside rev-parse HEAD)
+			git gc -q --prune=now; git fsck --strict; [ -z "$(git status --porcelain)" ]; [ "$(tail -1 d7/7)" = more ]; git worktree remove ../beside; [ ! -e ../beside ]`,
+			append(env, "DISK="+harness.Scratch(t))...)
+	})
 	t.Run("of this project", func(t *testing.T) {
 		if _, err := os.Stat("../.git"); err != nil {
 			t.Skip("not in a git repository")

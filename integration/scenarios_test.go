@@ -152,11 +152,11 @@ var scenarios = []scenario{
 	{name: "shell: pipes, heredocs, noclobber, descriptors",
 		do:    `cat <<<here >f; exec 7>>f; echo seven >&7; echo again >>f; exec 7>&-; tee a b <f >c; sort f | uniq -c | sort -rn >g; cat f f >h; sed -i s/seven/eight/ f`,
 		check: `[ "$(cat f)" = $'here\neight\nagain' ]; cmp a b; cmp a c; [ $(wc -l <h) = 6 ]`},
-	{name: "tar keeps hard links, times, modes, holes and xattrs", needs: []string{"setfattr", "getfattr"},
+	{name: "tar keeps hard links, times, modes, holes, xattrs and ACLs", needs: []string{"setfattr", "getfattr", "setfacl", "getfacl"},
 		do: `mkdir -p s/d; echo x >s/a; ln s/a s/d/b; ln -s a s/l; mkfifo s/p; truncate -s 5M s/h; setfattr -n user.k -v v s/a; chmod 4711 s/d; touch -d 2010-10-10T10:10:10.101010101Z s/a
-			tar --xattrs -cSf t.tar s; mkdir o; tar --xattrs -xpSf t.tar -C o`,
+			setfacl -m u:61001:rx s/l; setfacl -d -m g:61002:rwx s/d; tar --xattrs --acls -cSf t.tar s; mkdir o; tar --xattrs --acls -xpSf t.tar -C o`,
 		check: `for r in s o/s; do [ $(stat -c %h $r/d/b) = 2 ]; [ $(stat -c %i $r/a) = $(stat -c %i $r/d/b) ]; [ $(stat -c %.9Y $r/a) = 1286705410.101010101 ]
-			[ $(stat -c %a $r/d) = 4711 ]; [ -p $r/p ]; [ $(readlink $r/l) = a ]; [ $(du -k $r/h | cut -f1) -lt 100 ]; [ "$(getfattr --only-values -n user.k $r/d/b)" = v ]; done`},
+			[ $(stat -c %a $r/d) = 4711 ]; [ -p $r/p ]; getfacl -n $r/a | grep -q '^user:61001:r-x'; getfacl -n $r/d | grep -q '^default:group:61002:rwx'; [ $(readlink $r/l) = a ]; [ $(du -k $r/h | cut -f1) -lt 100 ]; [ "$(getfattr --only-values -n user.k $r/d/b)" = v ]; done`},
 	{name: "cpio keeps hard links", needs: []string{"cpio"},
 		do:    `mkdir s; echo x >s/a; ln s/a s/b; (cd s; find . | cpio -o -H newc --quiet) >c.cpio; mkdir o; (cd o; cpio -id --quiet <../c.cpio)`,
 		check: `diff -r s o; [ $(stat -c %h o/a) = 2 ]`},
