@@ -98,7 +98,7 @@ func newSample(t *testing.T) *sample {
 	write := func(parent tree.Ino, name string, b []byte) tree.Ino {
 		a, err := o.tree.Create(tree.Cred{}, parent, name, tree.Node{Kind: index.File, Perm: 0o644})
 		must(t, err)
-		_, err = o.tree.Write(t.Context(), a.Ino, b, 0, false)
+		_, err = o.tree.Write(t.Context(), a.Ino, b, 0, nil)
 		must(t, err)
 		return a.Ino
 	}
