@@ -2,11 +2,13 @@ package store
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
+	"sync"
 
 	"cafs/shard"
 	"cafs/store/disk"
@@ -39,12 +41,11 @@ func (d *Dir) Rehash(ctx context.Context, folder string, each func(Entry, error)
 	if err != nil {
 		return fmt.Errorf("store: rehash: %w", err)
 	}
-	var buf []byte // for all of them: what is read is looked at once
 	for _, e := range entries {
 		if err := d.begin(ctx); err != nil {
 			return err
 		}
-		buf, err = d.rehash(string(e.Hash), buf)
+		err := d.rehash(string(e.Hash))
 		d.leave()
 		if errors.Is(err, ErrNotFound) {
 			continue
@@ -56,45 +57,66 @@ func (d *Dir) Rehash(ctx context.Context, folder string, each func(Entry, error)
 	return nil
 }
 
-// rehash checks one block, in memory that it returns, perhaps larger. The call
-// has begun.
-func (d *Dir) rehash(key string, buf []byte) ([]byte, error) {
+// rehash checks one block. The call has begun.
+func (d *Dir) rehash(key string) error {
 	if d.table.get(key) != nil {
-		return buf, ErrNotFound
+		return ErrNotFound
 	}
 	f, size, err := d.openBlock(key)
 	if err != nil {
-		return buf, err
+		return err
 	}
 	defer f.Close()
-	if int64(cap(buf)) < roundPages(size) {
-		buf, _ = newPages(max(size, largeBlock))
-	}
-	b, err := d.readPast(f, size, buf[:roundPages(size)])
-	if err != nil {
-		return buf, err
-	}
-	got, err := hashLike(key, b)
+	got, err := d.hashFile(key, f, size)
 	if err == nil && string(got) != key {
 		err = d.corrupt(key, got, "")
 	}
-	return buf, err
+	return err
 }
 
-// readPast reads size bytes into buf, which is whole pages, past the page cache
-// if they are many.
-func (d *Dir) readPast(f disk.File, size int64, buf []byte) ([]byte, error) {
-	read := f.ReadAt
-	if past, ok := f.(disk.PastReader); ok && size >= largeBlock && !d.opts.Buffered {
-		read = past.ReadPast
+// hashFile hashes the size bytes of a block's file.
+func (d *Dir) hashFile(key string, f disk.File, size int64) (mh.Multihash, error) {
+	past, ok := f.(disk.PastReader)
+	around := ok && size >= largeBlock && !d.opts.Buffered && !past.Cached(0, size)
+	if around || !isSha256(key) {
+		b, release := lentPages(size)
+		if release != nil {
+			defer release()
+		}
+		read := f.ReadAt
+		if around {
+			read, b = past.ReadPast, b[:roundPages(size)]
+		}
+		n, err := read(b, 0)
+		if err != nil && err != io.EOF {
+			return nil, err
+		}
+		d.stats.read.Add(int64(n))
+		return hashLike(key, b[:min(int64(n), size)])
 	}
-	n, err := read(buf, 0)
-	if err != nil && err != io.EOF {
-		return nil, err
+	// What is copied in small pieces is still in the processor's cache when it
+	// is hashed.
+	piece := pieces.Get().(*[hashPiece]byte)
+	defer pieces.Put(piece)
+	h := sha256.New()
+	for off := int64(0); off < size; {
+		n, err := f.ReadAt(piece[:min(hashPiece, size-off)], off)
+		h.Write(piece[:n])
+		d.stats.read.Add(int64(n))
+		if err == io.EOF {
+			break
+		} else if err != nil {
+			return nil, err
+		}
+		off += int64(n)
 	}
-	d.stats.read.Add(int64(n))
-	return buf[:min(int64(n), size)], nil
+	return h.Sum(mh.Multihash{mh.SHA2_256, sha256.Size}), nil
 }
+
+// hashPiece is how many bytes are copied and hashed at a time.
+const hashPiece = 64 << 10
+
+var pieces = sync.Pool{New: func() any { return new([hashPiece]byte) }}
 
 // Quarantine moves the file of a block that is damaged into the folder to,
 // under the same name; moved is false when it is there no more, or is sound: it
@@ -108,7 +130,7 @@ func (d *Dir) Quarantine(ctx context.Context, h mh.Multihash, to disk.FS) (moved
 	latch := d.sweeps.latches.Of(key)
 	latch.Lock()
 	defer latch.Unlock()
-	if _, err := d.rehash(key, nil); err == nil || errors.Is(err, ErrNotFound) {
+	if err := d.rehash(key); err == nil || errors.Is(err, ErrNotFound) {
 		return false, nil
 	}
 	name := blockName(key)

@@ -20,12 +20,14 @@ type PastReader interface {
 	// of the file may lie within. Where that is not possible it is ReadAt. No
 	// other call may use the handle meanwhile.
 	ReadPast(p []byte, off int64) (int, error)
+	// Cached tells whether the page cache has the better part of n bytes at off.
+	Cached(off, n int64) bool
 }
 
 // ReadPast implements [PastReader].
 func (f *osFile) ReadPast(p []byte, off int64) (int, error) {
 	aligned := uintptr(unsafe.Pointer(unsafe.SliceData(p)))%pastAlign == 0 && len(p)%pastAlign == 0 && off%pastAlign == 0
-	if !aligned || f.cached(off, int64(len(p))) || f.setDirect(true) != nil {
+	if !aligned || f.Cached(off, int64(len(p))) || f.setDirect(true) != nil {
 		return f.ReadAt(p, off)
 	}
 	n, err := f.readDirect(p, off)
@@ -66,9 +68,9 @@ func (f *osFile) setDirect(on bool) error {
 	return err
 }
 
-// cached tells whether the page cache has half of the bytes. A kernel that does
-// not say (before 6.5) has them all, so that nothing changes there.
-func (f *osFile) cached(off, n int64) bool {
+// Cached implements [PastReader]. A kernel that does not say (before 6.5) has
+// them all, so that nothing changes there.
+func (f *osFile) Cached(off, n int64) bool {
 	var st unix.Cachestat_t
 	err := unix.Cachestat(uint(f.fd), &unix.CachestatRange{Off: uint64(off), Len: uint64(n)}, &st, 0)
 	return err != nil || int64(st.Cache)*pastAlign*2 >= n
