@@ -20,7 +20,7 @@ type Options struct {
 	Profile unixfs.Profile // [unixfs.V1_2025] when zero
 
 	Hidden        bool // add names that begin with a dot too
-	NoEmptyDirs   bool // leave out directories without entries
+	NoEmptyDirs   bool // leave out directories without entries; as in Kubo, what they were all of stays
 	PreserveMode  bool // store permission bits in the nodes
 	PreserveMtime bool // store modification times in the nodes
 

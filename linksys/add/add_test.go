@@ -210,11 +210,13 @@ func TestAddSpecial(t *testing.T) {
 	if info, err2 := sys.Stat(t.Context(), target.Cid); err != nil || err2 != nil || info.Target != outside {
 		t.Errorf("symbolic link: %+v, %v, %v", info, err, err2)
 	}
-	only := t.TempDir() // Kubo leaves out what is empty, or becomes so, but for the root
-	write(t, only, "file", "x")
+	only := t.TempDir() // Kubo leaves out what has no entries, but not what only had such
+	if err := os.Mkdir(filepath.Join(only, "a"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	want, _, err := addTree(t, s, only, add.Options{})
 	if err == nil {
-		err = os.MkdirAll(filepath.Join(only, "a/b/.hidden"), 0o755)
+		err = errors.Join(os.MkdirAll(filepath.Join(only, "a/b/.hidden"), 0o755), os.MkdirAll(filepath.Join(only, "empty"), 0o755))
 	}
 	if err != nil {
 		t.Fatal(err)

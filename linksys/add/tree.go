@@ -29,7 +29,7 @@ func (im *Importer) AddTree(ctx context.Context, dir *os.File) (unixfs.Root, err
 	if err != nil {
 		return unixfs.Root{}, fmt.Errorf("add: %s: %w", dir.Name(), err)
 	}
-	root := &openDir{f: os.NewFile(uintptr(fd), dir.Name()), pending: 1}
+	root := &openDir{f: os.NewFile(uintptr(fd), dir.Name()), pending: 1, empty: true}
 	g, gctx := errgroup.WithContext(ctx)
 	t := &treeAdd{im: im, ctx: gctx, jobs: make(chan fileJob, im.o.Workers)}
 	for range im.o.Workers {
@@ -70,6 +70,7 @@ type openDir struct {
 	mu      sync.Mutex // guards the rest
 	entries []unixfs.Entry
 	pending int // entries not added yet, and one for the listing
+	empty   bool
 }
 
 type fileJob struct {
@@ -125,7 +126,7 @@ func (t *treeAdd) entry(d *openDir, e fs.DirEntry) error {
 		if err != nil {
 			return t.failed(d, name, err)
 		}
-		sub := &openDir{parent: d, name: name, f: os.NewFile(uintptr(fd), name), pending: 1}
+		sub := &openDir{parent: d, name: name, f: os.NewFile(uintptr(fd), name), pending: 1, empty: true}
 		if t.im.o.Enter != nil {
 			if err := t.im.o.Enter(d.path(name), sub.f); err != nil {
 				sub.f.Close()
@@ -146,6 +147,7 @@ func (t *treeAdd) entry(d *openDir, e fs.DirEntry) error {
 func (d *openDir) add(n int) {
 	d.mu.Lock()
 	d.pending += n
+	d.empty = false
 	d.mu.Unlock()
 }
 
@@ -256,7 +258,7 @@ func (t *treeAdd) done(d *openDir) error {
 			return t.failed(d, "", err)
 		}
 		t.track(d, false)
-		if len(d.entries) == 0 && t.im.o.NoEmptyDirs && d.parent != nil {
+		if d.empty && t.im.o.NoEmptyDirs && d.parent != nil {
 			d = d.parent
 			continue
 		}
