@@ -39,9 +39,9 @@ func (e *entry) bytes() (b []byte, ok bool, err error) {
 	if e.file == nil {
 		return nil, false, nil
 	}
-	b = make([]byte, e.size)
-	_, err = readFull(e.file, b, 0)
-	return b, true, err
+	b, _ = newPages(e.size)
+	n, err := readFull(e.file, b, 0)
+	return b[:n], true, err
 }
 
 // readAt fills p from off; ok as in bytes.

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -110,7 +111,7 @@ func (d *Dir) add(ctx context.Context, key, name string, block []byte) error {
 // hold gives the entry bytes of its own.
 func (d *Dir) hold(e *entry, block []byte) error {
 	if e.inMemory() {
-		e.data = append(make([]byte, 0, len(block)), block...)
+		e.data = bytes.Clone(block)
 		return nil
 	}
 	if ok, err := d.holdDirect(e, block); ok || err != nil {

@@ -50,14 +50,19 @@ func reshard(ctx context.Context, root disk.FS, fn shard.Func, progress func(mov
 	if err := writeSmall(root, shardingName, betweenPrefix+"to "+fn.String()+"\n", filePerm); err != nil {
 		return err
 	}
-	// What an interrupted run made is found from here on, so it must be durable.
-	if err := root.SyncFS(); err != nil {
-		return err
-	}
 	m := mover{ctx: ctx, root: root, fn: fn, progress: progress}
 	m.folders.init(root)
 	defer m.folders.close()
-	if err := m.walk(".", 0); err != nil {
+	// First the folders, durably, with what an interrupted run moved: a crash that
+	// lost one would lose the blocks that were moved into it.
+	if err := m.walk(".", 0, m.makeFolders); err != nil {
+		return err
+	}
+	if err := root.SyncFS(); err != nil {
+		return err
+	}
+	m.seen = nil
+	if err := m.walk(".", 0, m.moveAll); err != nil {
 		return err
 	}
 	// The names in their new folders, before the old folders go and before the
@@ -77,13 +82,15 @@ type mover struct {
 	root     disk.FS
 	fn       shard.Func
 	folders  folders
-	seen     []string // folders that were walked
+	made     map[string]struct{} // folders known to be there
+	seen     []string            // folders that were walked
 	moved    int64
 	progress func(int64)
 }
 
-// walk moves what is in the folder at dir and below, at most two levels deep.
-func (m *mover) walk(dir string, depth int) error {
+// walk calls f with the blocks that are in the folder at dir and below, at most
+// two levels deep, and do not belong there.
+func (m *mover) walk(dir string, depth int, f func(dir string, blocks []string) error) error {
 	names, err := m.root.ReadDir(dir)
 	if err != nil {
 		return err
@@ -93,7 +100,7 @@ func (m *mover) walk(dir string, depth int) error {
 		switch {
 		case strings.HasPrefix(n.Name, "."):
 		case n.Dir && depth < 2:
-			if err := m.walk(path.Join(dir, n.Name), depth+1); err != nil {
+			if err := m.walk(path.Join(dir, n.Name), depth+1, f); err != nil {
 				return err
 			}
 		case !n.Dir && depth > 0 && strings.HasSuffix(n.Name, suffix):
@@ -107,22 +114,34 @@ func (m *mover) walk(dir string, depth int) error {
 	if depth > 0 {
 		m.seen = append(m.seen, dir) // below before above
 	}
-	return m.moveAll(dir, blocks)
+	return f(dir, blocks)
 }
 
-// moveAll first makes the folders it moves to, durably: a crash that lost one
-// would lose the blocks that were moved into it.
-func (m *mover) moveAll(dir string, blocks []string) error {
+// madeLimit bounds the folders that are remembered.
+const madeLimit = 64 << 10
+
+// makeFolders makes the folders that blocks will be moved to.
+func (m *mover) makeFolders(_ string, blocks []string) error {
 	for _, name := range blocks {
-		to, err := m.folders.get(m.fn.Dir(blockKey(name)), true)
-		if err != nil {
+		to := m.fn.Dir(blockKey(name))
+		if _, ok := m.made[to]; ok {
+			continue
+		}
+		if err := m.ctx.Err(); err != nil {
 			return err
 		}
-		to.release()
+		if err := m.folders.mkdir(to); err != nil {
+			return err
+		}
+		if m.made == nil || len(m.made) >= madeLimit {
+			m.made = map[string]struct{}{}
+		}
+		m.made[to] = struct{}{}
 	}
-	if err := m.folders.syncParents(); err != nil {
-		return err
-	}
+	return nil
+}
+
+func (m *mover) moveAll(dir string, blocks []string) error {
 	for _, name := range blocks {
 		if err := m.ctx.Err(); err != nil {
 			return err
@@ -143,7 +162,7 @@ func (m *mover) removeEmpty(dir string) {
 
 func (m *mover) move(dir, name string) error {
 	to := m.fn.Dir(blockKey(name))
-	target, err := m.folders.get(to, true)
+	target, err := m.folders.get(to, false)
 	if err != nil {
 		return err
 	}

@@ -72,7 +72,7 @@ func exitCode(err error) int {
 		return exitLocked
 	case is(errDamage), is(repo.ErrDamaged), is(store.ErrCorrupt), is(index.ErrCorrupt):
 		return exitDamaged
-	case is(repo.ErrNotRepo), is(repo.ErrVersion), is(index.ErrVersion):
+	case is(repo.ErrNotRepo), is(repo.ErrVersion), is(index.ErrVersion), is(store.ErrResharding):
 		return exitNoRepo
 	case is(repo.ErrNested), is(daemon.ErrMountpoint), is(daemon.ErrNoFUSE):
 		return exitMount

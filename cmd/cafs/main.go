@@ -64,7 +64,7 @@ func newApp() *cli.App {
 			lsCommand(), catCommand(), getCommand(), statCommand(), blockCommand(), dagCommand(),
 			snapshotCommand(), logCommand(), diffCommand(), restoreCommand(), undoCommand(), cpCommand(),
 			pinCommand(), gcCommand(), statsCommand(), profileCommand(),
-			initCommand(), verifyCommand(), recoverCommand(), versionCommand(),
+			initCommand(), verifyCommand(), recoverCommand(), storeCommand(), versionCommand(),
 		},
 		Action: func(c *cli.Context) error {
 			if name := c.Args().First(); name != "" {

@@ -37,6 +37,9 @@ func (r *Repo) emptied(index disk.FS) bool {
 // damagedStore does so for the block store, of which opening reads next to
 // nothing.
 func (r *Repo) damagedStore(path string, err error) error {
+	if errors.Is(err, store.ErrResharding) {
+		return Hint(fmt.Errorf("repo: %s: %w", path, err), "finish that with 'cafs store reshard'; nothing is lost")
+	}
 	if !errors.Is(err, store.ErrLayout) && !errors.Is(err, store.ErrNotStore) {
 		return fmt.Errorf("repo: %s: %w", path, err)
 	}
