@@ -71,8 +71,9 @@ type powered struct {
 // volume is a file system in an image.
 type volume struct{ image, dir string }
 
-// newPowered makes one of the given size, as truncate(1) takes it.
-func newPowered(t *testing.T, fstype, size string) *powered {
+// newPowered makes one of the given size, as truncate(1) takes it, mounted with
+// these flags.
+func newPowered(t *testing.T, fstype, size string, args ...string) *powered {
 	p := &powered{}
 	dir := harness.Scratch(t)
 	add := func(fstype, image, size string) string {
@@ -93,7 +94,7 @@ func newPowered(t *testing.T, fstype, size string) *powered {
 		top = filepath.Join(add("ext4", top, "1G"), "image")
 	}
 	root := add(fstype, top, size)
-	p.m = harness.New(t, harness.Options{Repo: filepath.Join(root, "r"), Limit: harness.MountLimit()})
+	p.m = harness.New(t, harness.Options{Repo: filepath.Join(root, "r"), Args: args, Limit: harness.MountLimit()})
 	for i := range 6 {
 		p.files = append(p.files, &history{path: p.m.Path(fmt.Sprint("f", i)), states: []content{{}}, dying: &p.dying})
 	}
