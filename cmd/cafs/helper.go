@@ -101,11 +101,18 @@ func splitOptions(s string) (all []string) {
 // helperMount is what the options of -o ask for.
 type helperMount struct {
 	flags    []string // of cafs mount
-	suid     bool
-	dev      bool
+	suid     permit
+	dev      permit
 	remount  bool
 	set, not uintptr // MS_ flags that the kernel keeps for every file system
 }
+
+// permit is whether suid or device files count: only when asked for, and not
+// when forbidden as well. mount(8) puts "nosuid" first wherever it stood on its
+// command line, so the order of the two says nothing.
+type permit struct{ asked, forbidden bool }
+
+func (p permit) granted() bool { return p.asked && !p.forbidden }
 
 // kernelFlags are options that need nothing of the daemon.
 var kernelFlags = map[string]struct{ set, not uintptr }{
@@ -126,8 +133,8 @@ var helperIgnored = map[string]bool{
 	"comment=": true, "user_id=": true, "group_id=": true, "max_read=": true,
 }
 
-// parseOptions refuses what it does not know, unless sloppy. The last word
-// counts, as everywhere in fstab(5). mount(8) keeps "suid" and "dev" to itself
+// parseOptions refuses what it does not know, unless sloppy. Of a word and its
+// opposite the last counts, as everywhere in fstab(5). mount(8) keeps "suid" and "dev" to itself
 // where nothing implies the opposite, so they have names of our own as well.
 func parseOptions(options []string, sloppy bool) (m helperMount, err error) {
 	for _, o := range options {
@@ -140,10 +147,14 @@ func parseOptions(options []string, sloppy bool) (m helperMount, err error) {
 		case helperIgnored[o] || strings.HasPrefix(o, "x-") || helperIgnored[name+"="]:
 		case o == "remount":
 			m.remount = true
-		case o == "allow_suid" || o == "suid" || o == "nosuid":
-			m.suid = o != "nosuid"
-		case o == "allow_dev" || o == "dev" || o == "nodev":
-			m.dev = o != "nodev"
+		case o == "allow_suid":
+			m.suid.asked = true
+		case o == "suid" || o == "nosuid":
+			m.suid = permit{asked: m.suid.asked || o == "suid", forbidden: o == "nosuid"}
+		case o == "allow_dev":
+			m.dev.asked = true
+		case o == "dev" || o == "nodev":
+			m.dev = permit{asked: m.dev.asked || o == "dev", forbidden: o == "nodev"}
 		case o == "allow_other" || o == "verbose":
 			m.flags = append(m.flags, "--"+strings.ReplaceAll(o, "_", "-"))
 		case hasValue && (name == "profile" || name == "dirty_limit" || name == "commit_interval"):
@@ -152,10 +163,10 @@ func parseOptions(options []string, sloppy bool) (m helperMount, err error) {
 			return m, usagef("mount option %q is unknown; see doc/fstab.md", o)
 		}
 	}
-	if m.suid {
+	if m.suid.granted() {
 		m.flags = append(m.flags, "--allow-suid")
 	}
-	if m.dev {
+	if m.dev.granted() {
 		m.flags = append(m.flags, "--allow-dev")
 	}
 	return m, nil

@@ -15,6 +15,8 @@ func TestHelperOptions(t *testing.T) {
 		"ro,rw,sync":                          "[] 10 1",
 		"allow_other,suid,allow_dev":          "[--allow-other --allow-suid --allow-dev] 0 0",
 		"suid,dev,nosuid":                     "[--allow-dev] 0 0",
+		"nosuid,nodev,allow_suid,allow_dev":   "[] 0 0",
+		"noexec,nosuid,allow_suid,user,suid":  "[--allow-suid] 8 0",
 		`profile=unixfs-v1-2025,dirty_limit=1GiB,commit_interval=1s`: "[--profile unixfs-v1-2025 --dirty-limit 1GiB --commit-interval 1s] 0 0",
 		`comment=a\,b,relatime`:  "[] 0 0",
 		`comment="a,b",relatime`: "[] 0 0",
