@@ -97,12 +97,12 @@ var apps = []app{
 		pg initdb -D db -k >/dev/null; up
 		pg pgbench -i -q -s 4 2>/dev/null
 		for round in 1 2 3; do
-			pg pgbench -c 4 -T 8 >/dev/null 2>&1 & bench=$!
+			pg pgbench -n -c 4 -T 8 >/dev/null 2>&1 & bench=$!
 			sleep 5; kill -9 $(head -1 db/postmaster.pid); wait $bench || true
 			while pgrep -u postgres -f "sock -h" >/dev/null || pgrep -u postgres postgres >/dev/null; do sleep 0.2; done
 			up
 			sums=$(pg psql -Atc 'select (select sum(abalance) from pgbench_accounts), (select sum(bbalance) from pgbench_branches), (select sum(tbalance) from pgbench_tellers), (select coalesce(sum(delta), 0) from pgbench_history)')
-			[ $(tr '|' '\n' <<<"$sums" | sort -u | wc -l) = 1 ]
+			[ $(tr '|' '\n' <<<"$sums" | sort -u | wc -l) = 1 ] || { echo "round $round: $sums"; false; }
 		done
 		pg psql -qAtc 'vacuum full; checkpoint'; pg pg_ctl -s -w -D db stop; pg_checksums -c -D db >/dev/null`},
 	{"fio", "fio", `
