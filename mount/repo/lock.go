@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -75,14 +76,26 @@ type Wait struct {
 	Tell    func(*LockedError) // called once, when it takes longer than a second; may be nil
 }
 
-func (w Wait) most(state string) time.Duration {
-	switch state {
-	case StateMounted:
+func (w Wait) most(h Holder) time.Duration {
+	switch {
+	case h.State == StateMounted && mounted(h):
 		return 0
-	case StateClosing:
+	case h.State == StateMounted, h.State == StateClosing:
 		return w.Closing
 	}
 	return w.Busy
+}
+
+// mounted tells whether a holder's mountpoint is still in its own mount table.
+// After umount(8) it takes a moment until the daemon hears of it and says that
+// it is closing. When in doubt, it is mounted.
+func mounted(h Holder) bool {
+	table, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", h.PID))
+	if err != nil {
+		return true
+	}
+	escape := strings.NewReplacer(" ", `\040`, "\t", `\011`, "\n", `\012`, `\`, `\134`)
+	return bytes.Contains(table, []byte(" "+escape.Replace(h.Mountpoint)+" "))
 }
 
 // tellAfter is how long waiting goes without a word.
@@ -94,7 +107,7 @@ const (
 )
 
 // Acquire takes the lock of the repository at path. A holder that will soon be
-// done is waited for; one that serves a mountpoint is not.
+// done is waited for; one that serves a mountpoint is not, while it is mounted.
 // The record that it is held is durable when Acquire returns.
 // Errors: ErrLocked, ErrNotRepo, the context's.
 func Acquire(ctx context.Context, path string, h Holder, wait Wait) (*Lock, error) {
@@ -115,7 +128,7 @@ func Acquire(ctx context.Context, path string, h Holder, wait Wait) (*Lock, erro
 		}
 		who := readHolder(f)
 		locked, waited := &LockedError{path, who}, time.Since(start)
-		if waited >= wait.most(who.State) {
+		if waited >= wait.most(who) {
 			f.Close()
 			return nil, locked
 		}

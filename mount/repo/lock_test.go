@@ -23,7 +23,7 @@ func acquire(t *testing.T, path string, h repo.Holder) *repo.Lock {
 
 func TestLockExcludes(t *testing.T) {
 	d, ctx := t.TempDir(), context.Background()
-	l := acquire(t, d, repo.Holder{Command: "cafs mount", State: repo.StateMounted, Mountpoint: "/m"})
+	l := acquire(t, d, repo.Holder{Command: "cafs mount", State: repo.StateMounted, Mountpoint: "/"})
 	if l.Unclean {
 		t.Error("a new lock is unclean")
 	}
@@ -32,7 +32,7 @@ func TestLockExcludes(t *testing.T) {
 	if !errors.As(err, &locked) || !errors.Is(err, repo.ErrLocked) {
 		t.Fatalf("second lock: %v", err)
 	}
-	if h := locked.Holder; h.PID != os.Getpid() || h.Mountpoint != "/m" || h.Command != "cafs mount" {
+	if h := locked.Holder; h.PID != os.Getpid() || h.Mountpoint != "/" || h.Command != "cafs mount" {
 		t.Errorf("holder %+v", h)
 	}
 	if h, held, err := repo.LockedBy(d); !held || err != nil || h != l.Holder() && !h.Since.Equal(l.Holder().Since) {
@@ -94,11 +94,12 @@ func TestLockUnclean(t *testing.T) {
 	}
 }
 
-// TestLockWaits: a command is waited for, and so is a daemon that is closing.
+// TestLockWaits: a command is waited for, and so is a daemon that is closing, or
+// that does not know yet that it was unmounted.
 func TestLockWaits(t *testing.T) {
-	for _, state := range []string{repo.StateBusy, repo.StateClosing} {
+	for _, state := range []string{repo.StateBusy, repo.StateClosing, repo.StateMounted} {
 		d := t.TempDir()
-		l := acquire(t, d, repo.Holder{State: state})
+		l := acquire(t, d, repo.Holder{State: state, Mountpoint: "/not mounted"})
 		if _, err := repo.Acquire(context.Background(), d, repo.Holder{}, repo.Wait{Busy: time.Millisecond, Closing: time.Millisecond}); !errors.Is(err, repo.ErrLocked) {
 			t.Errorf("%s: with little patience: %v", state, err)
 		}
