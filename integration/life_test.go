@@ -10,6 +10,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -121,6 +122,45 @@ func TestEnds(t *testing.T) {
 		}
 		m.Mount()
 		wantFile(t, m.Path("d", name), want)
+	}
+}
+
+// TestEndsUnderLoad: a mount that is ended while programs write keeps every file
+// that was written to its end.
+func TestEndsUnderLoad(t *testing.T) {
+	harness.NeedDaemon(t)
+	m := harness.New(t, harness.Options{Args: []string{"--commit-interval", "1h"}})
+	ends := []func(){
+		func() { m.MustCafs("umount", "--lazy", m.Dir) },
+		func() { m.MustCafs("umount", "--force", m.Dir) },
+		func() { m.Signal(syscall.SIGTERM) },
+	}
+	for round, end := range ends {
+		dir := mkdir(t, m.Path("d", fmt.Sprint(round)))
+		var done [4]int // files of each writer that are complete
+		var wg sync.WaitGroup
+		for w := range done {
+			wg.Go(func() {
+				for os.WriteFile(filepath.Join(dir, fmt.Sprint(w, "-", done[w])), stream(uint64(done[w]), 1000*(done[w]%50)), 0o644) == nil {
+					done[w]++
+				}
+			})
+		}
+		time.Sleep(500 * time.Millisecond) // some load; the moment is of no matter
+		pid := m.Pid
+		end()
+		harness.WaitGone(t, pid)
+		m.Forget()
+		wg.Wait() // the folder is not there any more
+		m.Mount()
+		for w, n := range done {
+			if n == 0 {
+				t.Errorf("round %d: writer %d did nothing", round, w)
+			}
+			for i := range n {
+				wantFile(t, filepath.Join(dir, fmt.Sprint(w, "-", i)), stream(uint64(i), 1000*(i%50)))
+			}
+		}
 	}
 }
 
