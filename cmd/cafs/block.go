@@ -26,10 +26,11 @@ func blockCommand() *cli.Command {
 		Subcommands: []*cli.Command{
 			blockSub("get", "print a block's bytes", "CID", runBlockGet),
 			{
-				Name:        "put",
-				Usage:       "store a block and print its CID",
-				ArgsUsage:   "FILE|-",
-				Description: example("printf hello | cafs block put -", "cafs block put --codec dag-pb node.bin"),
+				Name:      "put",
+				Usage:     "store a block and print its CID",
+				ArgsUsage: "FILE|-",
+				Description: "Nothing keeps it from being garbage until it is pinned or part of something that is kept.\n\n" +
+					example("printf hello | cafs block put -", "cafs block put --codec dag-pb node.bin"),
 				Flags: []cli.Flag{
 					repoFlag(),
 					&cli.StringFlag{Name: "codec", Usage: "what the CID says the bytes are", Value: "raw"},

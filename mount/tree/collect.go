@@ -187,21 +187,30 @@ func (t *Tree) takeRoots(ctx context.Context, m *gc.Marker, o CollectOptions, r 
 	if err := t.content.Settle(ctx); err != nil {
 		return nil, err
 	}
+	refs := func(n *inode) {
+		n.mu.RLock()
+		defer n.mu.RUnlock()
+		if n.file != nil {
+			n.file.Refs(func(c cid.Cid) bool { m.Add(c, gc.Deep, gc.Tree); return true })
+		}
+	}
+	// Every file in memory, not only those with something to publish: bytes that
+	// were published before they became a block are in that block too, and a seal
+	// takes it from there. Nobody has to wait for this.
+	for n := range t.table.all() {
+		refs(n)
+	}
 	t.record.moment.Lock()
 	defer t.record.moment.Unlock()
 	begin := time.Now()
-	for _, ino := range t.dirtySet.list() {
+	for _, ino := range t.dirtySet.list() { // again, for what one file took over from another
 		n, err := t.pin(ino)
 		if errors.Is(err, syscall.ESTALE) {
 			continue
 		} else if err != nil {
 			return nil, err
 		}
-		n.mu.RLock()
-		if n.file != nil {
-			n.file.Refs(func(c cid.Cid) bool { m.Add(c, gc.Deep, gc.Tree); return true })
-		}
-		n.mu.RUnlock()
+		refs(n)
 		t.unpin(n, 1)
 	}
 	snap := t.db.Snapshot()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -64,6 +65,30 @@ type table struct {
 func (tb *table) init() {
 	for i := range tb.shards {
 		tb.shards[i].byID = make(map[Ino]*inode)
+	}
+}
+
+// all lists the inodes in memory, without references: a few may be gone by the
+// time they are looked at, and then have nothing left in memory.
+func (tb *table) all() iter.Seq[*inode] {
+	return func(yield func(*inode) bool) {
+		var some []*inode
+		for i := range tb.shards {
+			s := &tb.shards[i]
+			s.mu.Lock()
+			some = some[:0]
+			for _, n := range s.byID {
+				if n.kind == index.File {
+					some = append(some, n)
+				}
+			}
+			s.mu.Unlock()
+			for _, n := range some {
+				if !yield(n) {
+					return
+				}
+			}
+		}
 	}
 }
 

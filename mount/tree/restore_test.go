@@ -238,3 +238,30 @@ func TestAdopt(t *testing.T) {
 	w.learn()
 	w.compare(t, "restored")
 }
+
+// TestUndoDropped: what a restore replaced can be brought back for as long as
+// the commit of it is kept, and a commit that is not kept is not restored,
+// although its blocks may still be there.
+func TestUndoDropped(t *testing.T) {
+	w := newWorld(newRig(t), 2)
+	for range 200 {
+		must(t, w.step())
+	}
+	k, _, err := w.tree.Commit(w.ctx, tree.CommitOptions{Reason: "snapshot"})
+	must(t, err)
+	for range 50 {
+		must(t, w.step())
+	}
+	_, err = w.tree.Restore(w.ctx, k.Cid, "/", "/")
+	must(t, err)
+	must(t, w.tree.DropCommits(w.ctx, w.kept()...))
+	w.learn()
+	if _, _, err := w.tree.Undo(w.ctx); !errors.Is(err, tree.ErrNothing) {
+		t.Errorf("undone without the commit: %v", err)
+	}
+	if _, err := w.tree.Restore(w.ctx, k.Cid, "/", "/"); !errors.Is(err, tree.ErrNoCommit) {
+		t.Errorf("restored a commit that is not kept: %v", err)
+	}
+	w.collect(tree.CollectOptions{})
+	w.compare(t, "after all")
+}

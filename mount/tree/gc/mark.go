@@ -99,49 +99,23 @@ func (m *Marker) add(it item) {
 }
 
 // mark tells whether what is below c must be looked at. A block met at a lesser
-// depth before is looked at again: its mark says that the block itself is kept,
-// the second mark, of the block as a root of all below it, that the rest is.
+// depth before is looked at again.
 func (m *Marker) mark(c cid.Cid, depth Depth, class Class) bool {
 	if !c.Defined() || c.Prefix().MhType == mh.IDENTITY {
 		return false
 	}
-	h := c.Hash()
-	codec := c.Prefix().Codec
-	fresh := m.Set.Add(h, class)
+	reach := all
+	switch {
+	case c.Prefix().Codec == cid.Raw:
+		reach = 0
+	case depth != Deep:
+		reach = own
+	}
+	fresh, more := m.Set.mark(c.Hash(), class, reach)
 	if fresh {
 		m.kept.Add(1)
-		if m.Met != nil {
-			m.Met(c)
-		}
 	}
-	if codec == cid.Raw {
-		return false
-	}
-	if depth == Deep {
-		return m.Set.Add(deepKey(h), class)
-	}
-	if !fresh {
-		// Its own blocks may have been marked already; only then was it walked.
-		_, deep := m.Set.Class(deepKey(h))
-		if deep {
-			return false
-		}
-	}
-	return m.Set.Add(ownKey(h, depth), class)
-}
-
-// deepKey stands for "all below h is marked".
-func deepKey(h mh.Multihash) mh.Multihash { return altered(h, 0x5a) }
-
-// ownKey stands for "what belongs to h is marked".
-func ownKey(h mh.Multihash, d Depth) mh.Multihash { return altered(h, 0xa0|byte(d)) }
-
-func altered(h mh.Multihash, with byte) mh.Multihash {
-	a := bytes.Clone(h)
-	for i := max(0, len(a)-12); i < len(a); i++ {
-		a[i] ^= with
-	}
-	return a
+	return more
 }
 
 // Run walks what is queued, and what that leads to, with a few workers, until
@@ -319,11 +293,10 @@ func (m *Marker) Idle() bool {
 
 // Kept tells whether c and all below it are marked. It is for after the last Run.
 func (m *Marker) Kept(c cid.Cid) bool {
-	h := c.Hash()
 	if c.Prefix().Codec != cid.Raw {
-		h = deepKey(h)
+		return m.Set.reached(c.Hash()) >= all
 	}
-	_, ok := m.Set.Class(h)
+	_, ok := m.Set.Class(c.Hash())
 	return ok
 }
 

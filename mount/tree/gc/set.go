@@ -18,14 +18,24 @@ const (
 	History              // kept commits only
 )
 
+// Reach says what is marked of what a block leads to.
+type Reach uint8
+
+// The bits of a Reach.
 const (
-	setShards = 256
-	slotLen   = 11 // bytes; with the number of the shard 96 bits, two of them for the class
-	maxFull   = 7  // eighths of a table that are filled at most
-	minTable  = 16 // slots
+	own Reach = 1 << iota // what belongs to the same directory or map
+	all                   // everything
 )
 
-// Set is a set of multihashes by the last 94 bits of their digests: two blocks
+const (
+	setShards = 256
+	slotLen   = 11        // bytes; with the number of the shard 96 bits, four of them for class and reach
+	keyBits   = 1<<20 - 1 // of setKey.hi
+	maxFull   = 7         // eighths of a table that are filled at most
+	minTable  = 16        // slots
+)
+
+// Set is a set of multihashes by 92 of the last bits of their digests: two blocks
 // of ten million look the same with a probability of 1e-14. It takes less than
 // 16 bytes for each. Methods may be called concurrently.
 type Set struct {
@@ -41,7 +51,7 @@ type setShard struct {
 type setKey struct {
 	shard byte
 	lo    uint64
-	hi    uint32 // 24 bits, the highest two for the class
+	hi    uint32 // 24 bits, the highest two for the class and the next for the reach
 }
 
 // keyOf spreads the end of the digest. The all-zero key is moved, since it
@@ -49,7 +59,7 @@ type setKey struct {
 func keyOf(h mh.Multihash) setKey {
 	var b [12]byte
 	copy(b[:], h[max(0, len(h)-12):])
-	k := setKey{shard: b[0], lo: binary.LittleEndian.Uint64(b[1:]), hi: uint32(b[9]) | uint32(b[10])<<8 | uint32(b[11]&0x3f)<<16}
+	k := setKey{shard: b[0], lo: binary.LittleEndian.Uint64(b[1:]), hi: uint32(b[9]) | uint32(b[10])<<8 | uint32(b[11]&0x0f)<<16}
 	if k.lo == 0 {
 		k.lo = 1
 	}
@@ -58,6 +68,13 @@ func keyOf(h mh.Multihash) setKey {
 
 // Add enters h with a class, and tells whether it was new.
 func (s *Set) Add(h mh.Multihash, c Class) bool {
+	fresh, _ := s.mark(h, c, 0)
+	return fresh
+}
+
+// mark is Add, and notes a reach too: more tells whether that was not known,
+// from a greater one either.
+func (s *Set) mark(h mh.Multihash, c Class, r Reach) (fresh, more bool) {
 	k := keyOf(h)
 	sh := &s.shards[k.shard]
 	sh.mu.Lock()
@@ -66,16 +83,33 @@ func (s *Set) Add(h mh.Multihash, c Class) bool {
 		sh.grow()
 	}
 	i, found := sh.find(k.lo, k.hi)
-	if found {
-		return false
+	if !found {
+		sh.put(i, k.lo, k.hi|uint32(c)<<22|uint32(r)<<20)
+		sh.n++
+		return true, r != 0
 	}
-	sh.put(i, k.lo, k.hi|uint32(c)<<22)
-	sh.n++
-	return true
+	lo, hi := sh.get(i)
+	if known := Reach(hi>>20) & (own | all); known >= r {
+		return false, false
+	}
+	sh.put(i, lo, hi|uint32(r)<<20)
+	return false, true
 }
 
 // Class tells for whom h is kept; ok is false when it is not in the set.
 func (s *Set) Class(h mh.Multihash) (c Class, ok bool) {
+	bits, ok := s.look(h)
+	return Class(bits >> 2), ok
+}
+
+// reached tells what is marked of what h leads to.
+func (s *Set) reached(h mh.Multihash) Reach {
+	bits, _ := s.look(h)
+	return Reach(bits) & (own | all)
+}
+
+// look returns class and reach.
+func (s *Set) look(h mh.Multihash) (bits uint8, ok bool) {
 	k := keyOf(h)
 	sh := &s.shards[k.shard]
 	sh.mu.Lock()
@@ -88,7 +122,7 @@ func (s *Set) Class(h mh.Multihash) (c Class, ok bool) {
 		return 0, false
 	}
 	_, hi := sh.get(i)
-	return Class(hi >> 22), true
+	return uint8(hi >> 20), true
 }
 
 // Len is the number of multihashes in the set.
@@ -133,7 +167,7 @@ func (sh *setShard) find(lo uint64, hi uint32) (i int, found bool) {
 		if l == 0 {
 			return i, false
 		}
-		if l == lo && h&0x3fffff == hi {
+		if l == lo && h&keyBits == hi {
 			return i, true
 		}
 		if i++; i == n {
@@ -149,7 +183,7 @@ func (sh *setShard) grow() {
 	sh.table = make([]byte, n*slotLen)
 	for i := range old.slots() {
 		if lo, hi := old.get(i); lo != 0 {
-			j, _ := sh.find(lo, hi&0x3fffff)
+			j, _ := sh.find(lo, hi&keyBits)
 			sh.put(j, lo, hi)
 		}
 	}
