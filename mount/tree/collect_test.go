@@ -328,7 +328,7 @@ func TestCollectFolded(t *testing.T) {
 		want := make([]byte, 0, 2*chunk)
 		for len(want) < chunk { // a chunk that is filled in order becomes a block at once
 			part := bytes.Repeat([]byte{byte(round + len(want)%7)}, chunk/4)
-			_, err := r.tree.Write(r.ctx, a.Ino, part, int64(len(want)), false)
+			_, err := r.tree.Write(r.ctx, a.Ino, part, int64(len(want)), nil)
 			must(t, err)
 			want = append(want, part...)
 		}
