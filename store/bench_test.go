@@ -1,17 +1,117 @@
 package store_test
 
 import (
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"cafs/store"
+	"cafs/store/disk"
 	"cafs/store/storetest"
+
+	"github.com/ipfs/go-cid"
+	mh "github.com/multiformats/go-multihash"
+	"golang.org/x/sys/unix"
 )
 
 // BenchmarkStore measures this store alone; store/interop/flatfs compares it with
 // others. Run parts of it, as in -bench 'Store/keys=65536/size=1000/op=put$/g=1$'.
 func BenchmarkStore(b *testing.B) {
 	storetest.Bench(b, []storetest.Bencher{storetest.Ours("cafs", store.Options{})})
+}
+
+// sums keeps page checksums as the index does.
+type sums struct{ m sync.Map }
+
+func (s *sums) LoadPages(h mh.Multihash) ([]uint32, bool, error) {
+	v, ok := s.m.Load(string(h))
+	if !ok {
+		return nil, false, nil
+	}
+	return v.([]uint32), true, nil
+}
+
+func (s *sums) SavePages(h mh.Multihash, pages []uint32) error {
+	s.m.Store(string(h), pages)
+	return nil
+}
+
+// BenchmarkCold reads 4 KiB out of blocks of 1 MiB that are in no cache and whose
+// page checksums are kept, and next to it the same bytes by open, pread and close.
+func BenchmarkCold(b *testing.B) {
+	dir := b.TempDir()
+	pages := &sums{}
+	root, err := disk.OS(dir)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer root.Close()
+	open := func() *store.Dir {
+		d, err := store.Open(root, store.Options{CreateIfMissing: true, Pages: pages})
+		if err != nil {
+			b.Fatal(err)
+		}
+		return d
+	}
+	d := open()
+	blocks := make([]cid.Cid, 300) // more than handles are kept
+	for i := range blocks {
+		c, block := storetest.Block(uint64(i), 1<<20)
+		if err := d.Put(b.Context(), c, block); err != nil {
+			b.Fatal(err)
+		}
+		blocks[i] = c
+	}
+	if err := d.Close(); err != nil {
+		b.Fatal(err)
+	}
+	d = open()
+	defer d.Close()
+	p := make([]byte, 4096)
+	ways := map[string]func(c cid.Cid, off int64) error{
+		"get4k": func(c cid.Cid, off int64) error {
+			_, err := d.GetRange(b.Context(), c, p, off)
+			return err
+		},
+		"pread": func(c cid.Cid, off int64) error {
+			f, err := os.Open(filepath.Join(dir, d.Path(c)))
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			_, err = f.ReadAt(p, off)
+			return err
+		},
+	}
+	for _, name := range []string{"get4k", "pread"} {
+		b.Run("way="+name, func(b *testing.B) {
+			var took time.Duration
+			for i := range b.N {
+				c := blocks[i%len(blocks)]
+				evict(b, filepath.Join(dir, d.Path(c)))
+				begin := time.Now()
+				if err := ways[name](c, int64(i*7919%256)*4096); err != nil {
+					b.Fatal(err)
+				}
+				took += time.Since(begin)
+			}
+			b.ReportMetric(float64(took)/float64(b.N), "ns/op")
+		})
+	}
+}
+
+// evict drops a file from the page cache.
+func evict(b *testing.B, path string) {
+	f, err := os.Open(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		b.Fatal(err)
+	}
 }
 
 // BenchmarkStream writes 512 MiB in blocks of 1 MiB from two goroutines, then

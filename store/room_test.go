@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 
@@ -85,6 +86,51 @@ func TestSpace(t *testing.T) {
 	}
 	if u, err := mem.Usage(); err != nil || u.Avail < 1<<20 {
 		t.Errorf("the reserve was touched: %d bytes are left, %v", u.Avail, err)
+	}
+}
+
+// inodes is a file system with so many inodes free.
+type inodes struct {
+	disk.FS
+	free int64
+}
+
+func (f *inodes) Usage() (disk.Usage, error) {
+	u, err := f.FS.Usage()
+	u.Files, u.FilesFree = 1<<20, f.free
+	return u, err
+}
+
+func (f *inodes) Rename(oldname string, newdir disk.FS, newname string) error {
+	if n, ok := newdir.(*inodes); ok {
+		newdir = n.FS
+	}
+	return f.FS.Rename(oldname, newdir, newname)
+}
+
+// TestInodes: puts stop at the reserve of inodes, those that wait included, and
+// go on when there are more.
+func TestInodes(t *testing.T) {
+	fs := &inodes{disk.NewMem(), 40}
+	d := openDir(t, fs, store.Options{ReserveInodes: 10})
+	put := func(i int) error {
+		c, b := storetest.Block(uint64(i), 100)
+		return d.Put(context.Background(), c, b)
+	}
+	for i := range 30 {
+		if err := put(i); err != nil {
+			t.Fatalf("put %d: %v", i, err)
+		}
+	}
+	if err := put(30); !errors.Is(err, store.ErrFull) || !strings.Contains(err.Error(), "inodes") {
+		t.Errorf("put into the reserve: %v", err)
+	}
+	if err := put(3); err != nil {
+		t.Errorf("put of what is there: %v", err)
+	}
+	fs.free++
+	if err := put(30); err != nil {
+		t.Errorf("with one more: %v", err)
 	}
 }
 

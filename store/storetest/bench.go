@@ -46,7 +46,8 @@ const (
 // Bench is the benchmark body for every store. Names are
 // keys=/size=/op=/g=/store=, so benchstat -col /store compares them, and the
 // stores are measured one right after the other. Folders are made in
-// CAFS_BENCH_DIR.
+// CAFS_BENCH_DIR; with CAFS_BENCH_KEEP set they stay there, for who throws the
+// file system away.
 func Bench(b *testing.B, stores []Bencher) {
 	for _, keys := range []int{4 << 10, 64 << 10, 1 << 20} {
 		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
@@ -78,12 +79,14 @@ type filled struct {
 	list []cid.Cid // in random order
 }
 
+func (s *suite) end() {
+	for _, end := range s.ends {
+		end()
+	}
+}
+
 func (s *suite) run(b *testing.B) {
-	defer func() {
-		for _, end := range s.ends {
-			end()
-		}
-	}()
+	defer s.end()
 	for _, g := range []int{1, 4, 64} {
 		s.puts(b, "put", g, 0)
 		s.puts(b, "put+sync1000", g, 1000)
@@ -115,6 +118,18 @@ func (s *suite) run(b *testing.B) {
 			return err
 		})
 	}
+	s.lists(b)
+	s.deletes(b)
+}
+
+// BenchList lists stores of 100,000 blocks of 8 bytes.
+func BenchList(b *testing.B, stores []Bencher) {
+	s := &suite{stores: stores, keys: 100_000, size: 8, shared: map[string]*filled{}}
+	defer s.end()
+	s.lists(b)
+}
+
+func (s *suite) lists(b *testing.B) {
 	s.each(b, "list", 1, func(t *filled, _ int) error {
 		if t.List == nil {
 			return errSkip
@@ -125,7 +140,6 @@ func (s *suite) run(b *testing.B) {
 		}
 		return err
 	})
-	s.deletes(b)
 }
 
 // op runs f for every store, in a folder of its own for every run.
@@ -151,7 +165,9 @@ func (s *suite) open(b *testing.B, store Bencher, sweep bool) *filled {
 	}
 	end := func() {
 		t.Close()
-		os.RemoveAll(dir)
+		if os.Getenv("CAFS_BENCH_KEEP") == "" {
+			os.RemoveAll(dir)
+		}
 	}
 	if sweep {
 		b.Cleanup(end)

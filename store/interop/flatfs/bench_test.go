@@ -18,11 +18,16 @@ import (
 
 // BenchmarkStore is one body over all stores; doc/benchmarks.md says how to run
 // parts of it.
-func BenchmarkStore(b *testing.B) {
+func BenchmarkStore(b *testing.B) { storetest.Bench(b, stores()) }
+
+// BenchmarkList lists 100,000 blocks.
+func BenchmarkList(b *testing.B) { storetest.BenchList(b, stores()) }
+
+func stores() []storetest.Bencher {
 	nextToLast2 := func(key string, parts *[]string) {
 		*parts = append(*parts, key[len(key)-3:len(key)-1], key)
 	}
-	storetest.Bench(b, []storetest.Bencher{
+	return []storetest.Bencher{
 		storetest.Ours("cafs", store.Options{}),
 		storetest.Ours("cafs-r12", store.Options{Shard: shard.R12}),
 		storetest.Ours("cafs-r122", store.Options{Shard: shard.R122}),
@@ -36,7 +41,7 @@ func BenchmarkStore(b *testing.B) {
 		theirs("flatfs-sync", kubo.NextToLast(2), true),
 		theirs("flatfs-prefix5", kubo.Prefix(5), false),
 		theirs("flatfs-suffix2", kubo.Suffix(2), false),
-	})
+	}
 }
 
 // theirs is flatfs.
