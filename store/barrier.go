@@ -173,21 +173,12 @@ func (d *Dir) nameBatch(b *batch) error {
 	touched := map[string]struct{}{}
 	unnamed := false
 	for _, e := range b.entries {
-		dir := d.shard.Dir(blockKey(e.name))
-		touched[dir] = struct{}{}
+		touched[d.shard.Dir(blockKey(e.name))] = struct{}{}
 		unnamed = unnamed || e.unnamed
-		if e.renamed {
-			continue
-		}
-		f, err := d.folders.get(dir, true)
-		if err == nil {
-			err = d.staging.rename(e.temp, f.FS, e.name)
-			f.release()
-		}
-		if err != nil {
-			return d.writeFailed(e, err)
-		}
-		e.renamed = true
+	}
+	err := parallel(len(b.entries), runtime.GOMAXPROCS(0), func(i int) error { return d.name(b.entries[i]) })
+	if err != nil {
+		return err
 	}
 	if unnamed || d.whole.worth(len(touched)) {
 		if err := d.whole.do(); err != nil {
@@ -208,6 +199,23 @@ func (d *Dir) nameBatch(b *batch) error {
 		}
 		return nil
 	})
+}
+
+// name gives a block its final name.
+func (d *Dir) name(e *entry) error {
+	if e.renamed {
+		return nil
+	}
+	f, err := d.folders.get(d.shard.Dir(blockKey(e.name)), true)
+	if err == nil {
+		err = d.staging.rename(e.temp, f.FS, e.name)
+		f.release()
+	}
+	if err != nil {
+		return d.writeFailed(e, err)
+	}
+	e.renamed = true
+	return nil
 }
 
 // forget ends the pending life of a batch's blocks.
