@@ -257,6 +257,10 @@ func TestAddPreserve(t *testing.T) {
 		target, err := sys.Resolve(t.Context(), root.Cid, name)
 		check(target.Cid, err)
 	}
+	link, err := sys.Resolve(t.Context(), root.Cid, "link")
+	if info, err2 := sys.Stat(t.Context(), link.Cid); err != nil || err2 != nil || info.Mode != 0 || info.Mtime.IsZero() {
+		t.Errorf("a symbolic link has no mode, but a time: %+v, %v, %v", info, err, err2)
+	}
 	f, err := os.Open(filepath.Join(dir, "hello.txt"))
 	if err != nil {
 		t.Fatal(err)

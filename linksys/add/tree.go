@@ -158,12 +158,14 @@ func (t *treeAdd) symlink(d *openDir, name string) error {
 		return t.failed(d, name, err)
 	}
 	var st unix.Stat_t
-	if t.im.o.PreserveMode || t.im.o.PreserveMtime {
+	if t.im.o.PreserveMtime {
 		if err := unix.Fstatat(int(d.f.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			return t.failed(d, name, err)
 		}
 	}
-	root, err := t.im.symlink(t.ctx, string(buf[:n]), t.stat(&st))
+	stat := t.stat(&st)
+	stat.Mode = 0 // Kubo gives links a time only
+	root, err := t.im.symlink(t.ctx, string(buf[:n]), stat)
 	if err != nil {
 		return t.failed(d, name, err)
 	}
