@@ -39,7 +39,6 @@ type found struct {
 type reading struct {
 	*run
 	folders []string
-	begun   time.Time
 
 	mu    sync.Mutex
 	next  int      // the first folder that nobody reads yet
