@@ -1,13 +1,16 @@
 package integration_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,6 +29,7 @@ func TestCrowd(t *testing.T) {
 	harness.NeedDaemon(t)
 	m := harness.New(t, harness.Options{Race: true, Args: []string{"--commit-interval", "200ms", "--dirty-limit", "16MiB"}, Limit: harness.MountLimit()})
 	empty := cidOf(t, m.Dir)
+	start := loadOf(t, m)
 	s := seed(t)
 	end := time.Now().Add(time.Duration(harness.Scale(15, 600)) * time.Second)
 	var wg sync.WaitGroup
@@ -57,10 +61,62 @@ func TestCrowd(t *testing.T) {
 	if got := cidOf(t, m.Dir); got != empty {
 		t.Errorf("CID of the empty root is %s, was %s", got, empty)
 	}
+	m.Sync()
+	harness.DropCaches()
+	var now load
+	for patience := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // what runs in the background has to end
+		if now = loadOf(t, m); now.within(start) || time.Now().After(patience) {
+			break
+		}
+	}
+	t.Logf("at the start %+v, at the end %+v", start, now)
+	if !now.within(start) {
+		t.Errorf("at the end %+v, at the start %+v", now, start)
+	}
 	m.Remount()
 	if log := m.Log(); strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic") {
 		t.Errorf("in the log:\n%s", log[max(0, strings.Index(log, "DATA RACE")):])
 	}
+}
+
+// load is what a daemon has in hand.
+type load struct {
+	Goroutines, RSS           int64
+	Inodes                    int64
+	DirtyBytes, DirtyFiles    int64
+	StagedBytes, PendingBytes int64
+}
+
+// within says whether l is no more than another load: in memory, which the
+// race detector multiplies and the runtime gives back late, not much more.
+func (l load) within(o load) bool {
+	return l.Goroutines <= o.Goroutines && l.Inodes <= o.Inodes && l.DirtyBytes == 0 && l.DirtyFiles == 0 && l.PendingBytes == 0 &&
+		l.RSS <= o.RSS+300<<20
+}
+
+func loadOf(t testing.TB, m *harness.Mount) (l load) {
+	t.Helper()
+	var status struct {
+		Inodes       int64 `json:"inodes"`
+		DirtyBytes   int64 `json:"dirty_bytes"`
+		DirtyFiles   int64 `json:"dirty_files"`
+		StagedBytes  int64 `json:"staged_bytes"`
+		PendingBytes int64 `json:"pending_bytes"`
+	}
+	if err := json.Unmarshal([]byte(m.MustCafs("status", "--json", m.Dir)), &status); err != nil {
+		t.Fatal(err)
+	}
+	profile := filepath.Join(harness.Scratch(t), "goroutines")
+	write(t, profile, []byte(m.MustCafs("profile", "goroutine", m.Dir)))
+	top := command(t, "/", "go", "tool", "pprof", "-top", profile)
+	found := regexp.MustCompile(`of (\d+) total`).FindStringSubmatch(top)
+	if found == nil {
+		t.Fatalf("no number of goroutines in\n%s", top)
+	}
+	l = load{RSS: m.RSS(), Inodes: status.Inodes, DirtyBytes: status.DirtyBytes, DirtyFiles: status.DirtyFiles,
+		StagedBytes: status.StagedBytes, PendingBytes: status.PendingBytes}
+	l.Goroutines, _ = strconv.ParseInt(found[1], 10, 64)
+	return l
 }
 
 // expected says whether an error is one that others in the crowd can cause.
