@@ -1,16 +1,17 @@
 package integration_test
 
 import (
+	"compress/gzip"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,7 +25,8 @@ import (
 
 // TestCrowd: many threads do random things to the same few names, on a daemon
 // with the race detector: no race, no hang, no EIO; afterwards everything can
-// be removed, and the root's CID is that of an empty folder.
+// be removed, the root has the CID of an empty folder, and the daemon holds no
+// more goroutines and inodes than before.
 func TestCrowd(t *testing.T) {
 	harness.NeedDaemon(t)
 	m := harness.New(t, harness.Options{Race: true, Args: []string{"--commit-interval", "200ms", "--dirty-limit", "16MiB"}, Limit: harness.MountLimit()})
@@ -106,17 +108,41 @@ func loadOf(t testing.TB, m *harness.Mount) (l load) {
 	if err := json.Unmarshal([]byte(m.MustCafs("status", "--json", m.Dir)), &status); err != nil {
 		t.Fatal(err)
 	}
-	profile := filepath.Join(harness.Scratch(t), "goroutines")
-	write(t, profile, []byte(m.MustCafs("profile", "goroutine", m.Dir)))
-	top := command(t, "/", "go", "tool", "pprof", "-top", profile)
-	found := regexp.MustCompile(`of (\d+) total`).FindStringSubmatch(top)
-	if found == nil {
-		t.Fatalf("no number of goroutines in\n%s", top)
-	}
 	l = load{RSS: m.RSS(), Inodes: status.Inodes, DirtyBytes: status.DirtyBytes, DirtyFiles: status.DirtyFiles,
 		StagedBytes: status.StagedBytes, PendingBytes: status.PendingBytes}
-	l.Goroutines, _ = strconv.ParseInt(found[1], 10, 64)
+	profile, err := gzip.NewReader(strings.NewReader(m.MustCafs("profile", "goroutine", m.Dir)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(profile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// In pprof's profile.proto, field 2 is a stack, and its field 2 how many have it.
+	protoField(b, 2, func(_ uint64, stack []byte) {
+		protoField(stack, 2, func(n uint64, _ []byte) { l.Goroutines += int64(n) })
+	})
+	if l.Goroutines == 0 {
+		t.Fatalf("no goroutines in a profile of %d bytes", len(b))
+	}
 	return l
+}
+
+// protoField calls f with each value of a field: a number, or the bytes of what
+// has a length, which then is the number.
+func protoField(b []byte, field uint64, f func(n uint64, body []byte)) {
+	for len(b) > 0 {
+		key, k := binary.Uvarint(b)
+		value, v := binary.Uvarint(b[k:])
+		b = b[k+v:]
+		var body []byte
+		if key&7 == 2 {
+			body, b = b[:value], b[value:]
+		}
+		if key>>3 == field {
+			f(value, body)
+		}
+	}
 }
 
 // expected says whether an error is one that others in the crowd can cause.
