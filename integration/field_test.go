@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -56,9 +57,10 @@ type field struct {
 
 	written, removed, snapshots, restores, collections, added atomic.Int64
 
-	mu   sync.Mutex
-	pins map[string]int // CID of what was added -> its seed
+	pins []string // CIDs of what was added, the oldest first; only add changes it
 }
+
+const maxPins = 6 // more are given up again
 
 func (f *field) String() string {
 	return fmt.Sprintf("%d files written, %d removed, %d snapshots, %d restores, %d collections, %d added",
@@ -170,14 +172,14 @@ func (f *field) add(r *rand.Rand) error {
 	res := f.m.Cafs("add", "-rq", dir, "--repo", f.m.Repo)
 	if res.Code == 0 {
 		f.added.Add(1)
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if f.pins == nil {
-			f.pins = map[string]int{}
-		}
-		f.pins[strings.TrimSpace(res.Stdout)] = seed
+		f.pins = append(f.pins, strings.TrimSpace(res.Stdout))
 	}
-	return f.result(res)
+	if err := f.result(res); err != nil || len(f.pins) <= maxPins {
+		return err
+	}
+	old := f.pins[0] // which may be there again, under the same CID
+	f.pins = slices.DeleteFunc(f.pins, func(c string) bool { return c == old })
+	return f.result(f.m.Cafs("pin", "rm", old, "--repo", f.m.Repo))
 }
 
 // result tells the end of a daemon, after which work ends, from what may go
@@ -202,7 +204,7 @@ func (f *field) check() {
 	for _, n := range names {
 		f.files(f.m.Path(".cafs/snapshots", n.Name()))
 	}
-	for c := range f.pins {
+	for _, c := range f.pins {
 		f.files(f.m.Path(".cafs/ipfs", c))
 	}
 }

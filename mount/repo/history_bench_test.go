@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -40,10 +41,16 @@ func (b *bench) ok(err error) {
 	}
 }
 
+// report prints at once, too: with many files a run may be ended before its end.
+func (b *bench) report(v float64, name string) {
+	b.ReportMetric(v, name)
+	fmt.Fprintln(os.Stderr, name, v)
+}
+
 func (b *bench) step(name string, f func()) {
 	begin := time.Now()
 	f()
-	b.ReportMetric(float64(time.Since(begin).Microseconds())/1000, name+"-ms")
+	b.report(float64(time.Since(begin).Microseconds())/1000, name+"-ms")
 }
 
 func openBench(tb *testing.B) *bench {
@@ -154,11 +161,11 @@ func BenchmarkHistory(tb *testing.B) {
 	})
 	for i := range 2 { // the second finds caches warm
 		got := b.collect()
-		b.ReportMetric(float64(got.MarkTime.Microseconds())/1000, fmt.Sprintf("gc%d-mark-ms", i))
-		b.ReportMetric(float64(got.Pause.Microseconds())/1000, fmt.Sprintf("gc%d-pause-ms", i))
-		b.ReportMetric(float64(got.Marked), fmt.Sprintf("gc%d-marked", i))
-		b.ReportMetric(float64(got.Memory)/float64(got.Marked), fmt.Sprintf("gc%d-B/block", i))
-		b.ReportMetric(float64(got.SweepTime.Microseconds())/1000, fmt.Sprintf("gc%d-sweep-none-ms", i))
+		b.report(float64(got.MarkTime.Microseconds())/1000, fmt.Sprintf("gc%d-mark-ms", i))
+		b.report(float64(got.Pause.Microseconds())/1000, fmt.Sprintf("gc%d-pause-ms", i))
+		b.report(float64(got.Marked), fmt.Sprintf("gc%d-marked", i))
+		b.report(float64(got.Memory)/float64(got.Marked), fmt.Sprintf("gc%d-B/block", i))
+		b.report(float64(got.SweepTime.Microseconds())/1000, fmt.Sprintf("gc%d-sweep-none-ms", i))
 	}
 	b.beside()
 	b.sweep()
@@ -188,8 +195,8 @@ func (b *bench) sweep() {
 		time.Sleep(3 * time.Second) // what was replaced is removed in the background
 		got = b.collect()
 	}
-	b.ReportMetric(float64(got.Garbage), "gc-deleted")
-	b.ReportMetric(float64(got.Garbage)/got.SweepTime.Seconds(), "gc-deletes/s")
+	b.report(float64(got.Garbage), "gc-deleted")
+	b.report(float64(got.Garbage)/got.SweepTime.Seconds(), "gc-deletes/s")
 }
 
 // beside measures a writer and a reader, alone and beside collections: how many
@@ -199,15 +206,15 @@ func (b *bench) beside() {
 		return
 	}
 	alone, gc := b.load(false), b.load(true)
-	b.ReportMetric(alone.rate, "alone-op/s")
-	b.ReportMetric(gc.rate, "beside-op/s")
-	b.ReportMetric(gc.rate/alone.rate, "beside/alone")
+	b.report(alone.rate, "alone-op/s")
+	b.report(gc.rate, "beside-op/s")
+	b.report(gc.rate/alone.rate, "beside/alone")
 	for _, q := range []struct {
 		name string
 		of   float64
 	}{{"p999", 0.999}, {"max", 1}} {
-		b.ReportMetric(alone.quantile(q.of), "alone-"+q.name+"-ms")
-		b.ReportMetric(gc.quantile(q.of), "beside-"+q.name+"-ms")
+		b.report(alone.quantile(q.of), "alone-"+q.name+"-ms")
+		b.report(gc.quantile(q.of), "beside-"+q.name+"-ms")
 	}
 }
 
