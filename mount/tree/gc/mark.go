@@ -114,6 +114,9 @@ func (m *Marker) mark(c cid.Cid, depth Depth, class Class) bool {
 	fresh, more := m.Set.mark(c.Hash(), class, reach)
 	if fresh {
 		m.kept.Add(1)
+		if m.Met != nil {
+			m.Met(c)
+		}
 	}
 	return more
 }
