@@ -56,7 +56,7 @@ func (s *System) OpenFile(ctx context.Context, c cid.Cid) (*File, error) {
 
 func (s *System) openFile(ctx context.Context, c cid.Cid, load loader) (*File, error) {
 	if c.Defined() && c.Prefix().Codec == cid.Raw && c.Prefix().MhType != mh.IDENTITY {
-		size, err := s.size(ctx, c)
+		size, err := s.rawSize(ctx, c)
 		return &File{s: s, load: load, c: c, size: size}, err
 	}
 	for range maxDepth {

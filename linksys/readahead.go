@@ -161,6 +161,12 @@ func (s *System) fetchAhead(ctx context.Context, c cid.Cid) error {
 	return nil
 }
 
+// Ahead starts fetching a block that will probably be read soon, after waiting
+// until fewer than Options.Prefetch blocks are on their way. Whoever reads the
+// block meets the error when it cannot be had. Error: ctx has ended, or Close
+// was called.
+func (s *System) Ahead(ctx context.Context, c cid.Cid) error { return s.fetchAhead(ctx, c) }
+
 // tryAhead is fetchAhead that gives up instead of waiting.
 func (s *System) tryAhead(c cid.Cid) {
 	if s.cache.known(c) {

@@ -161,6 +161,20 @@ func (s *System) size(ctx context.Context, c cid.Cid) (int64, error) {
 	return n, nil
 }
 
+// rawSize is size for a raw block that may have been read already, or is being
+// read ahead.
+func (s *System) rawSize(ctx context.Context, c cid.Cid) (int64, error) {
+	if !s.cache.known(c) {
+		return s.size(ctx, c)
+	}
+	it, err := s.cache.borrow(ctx, c)
+	if err != nil {
+		return 0, err
+	}
+	defer s.cache.giveBack(it)
+	return int64(len(it.leaf)), nil
+}
+
 func isIdentity(c cid.Cid) bool { return c.Prefix().MhType == mh.IDENTITY }
 
 // inline returns the bytes an identity CID carries; ok is false for all others.

@@ -47,6 +47,11 @@ func (f *fileSystem) ReadDir(cancel <-chan struct{}, in *fuse.ReadIn, out *fuse.
 	return f.status(opReaddir, in.NodeId, err)
 }
 
+// listedWhole is how many entries of a directory are listed with their
+// attributes. Who lists more mostly wants the names only, and an inode for each
+// costs ten times what a name does.
+const listedWhole = 4096
+
 // ReadDirPlus takes a reference on each entry it lists with a node, which "."
 // and ".." are listed without. Entries of the view are too: their attributes
 // cost reading a block each.
@@ -58,16 +63,29 @@ func (f *fileSystem) ReadDirPlus(cancel <-chan struct{}, in *fuse.ReadIn, out *f
 	}
 	dir := tree.Ino(in.NodeId)
 	more, err := f.dots(dir, in.Offset, bare)
-	if err == nil && more {
-		err = f.tree.ReaddirPlus(dir, cookie(in.Offset), func(d tree.Dirent, a tree.Attr) bool {
-			e := out.AddDirLookupEntry(fuse.DirEntry{Name: d.Name, Ino: uint64(d.Ino), Mode: modes[d.Kind], Off: d.Cookie + afterDotDot})
-			if e == nil {
-				return false
-			}
-			fillEntry(e, a)
-			return true
-		})
+	if err != nil || !more {
+		return f.status(opReaddirplus, in.NodeId, err)
 	}
+	newest, err := f.tree.Newest(dir)
+	if err != nil {
+		return f.status(opReaddirplus, in.NodeId, err)
+	}
+	entry := func(d tree.Dirent) fuse.DirEntry {
+		return fuse.DirEntry{Name: d.Name, Ino: uint64(d.Ino), Mode: modes[d.Kind], Off: d.Cookie + afterDotDot}
+	}
+	from := cookie(in.Offset)
+	if from > 0 && newest-from >= listedWhole {
+		err = f.tree.Readdir(dir, from, func(d tree.Dirent) bool { return bare(entry(d)) })
+		return f.status(opReaddirplus, in.NodeId, err)
+	}
+	err = f.tree.ReaddirPlus(dir, from, func(d tree.Dirent, a tree.Attr) bool {
+		e := out.AddDirLookupEntry(entry(d))
+		if e == nil {
+			return false
+		}
+		fillEntry(e, a)
+		return true
+	})
 	return f.status(opReaddirplus, in.NodeId, err)
 }
 

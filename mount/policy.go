@@ -107,6 +107,9 @@ func (p policy) source() string {
 //     without it, it arrives as a SETATTR;
 //   - locks: the kernel does flock, fcntl and OFD locks by itself, completely
 //     and without messages, when the daemon does not want to see them;
+//   - READDIRPLUS_AUTO: tools read all names before they look at the first, so
+//     that the kernel would ask for attributes with the first piece of a listing
+//     only, and one by one for the rest; dir.go decides instead;
 //   - passthrough: bytes nobody verified, and no news of what was written.
 func (p policy) fuseOptions(f *fileSystem) *fuse.MountOptions {
 	return &fuse.MountOptions{
@@ -128,7 +131,6 @@ func (p policy) fuseOptions(f *fileSystem) *fuse.MountOptions {
 			fuse.CAP_DONT_MASK | // a default ACL replaces the umask, so the tree applies it
 			fuse.CAP_HANDLE_KILLPRIV_V2 | // one GETXATTR of security.capability per file, not per write
 			fuse.CAP_SETXATTR_EXT | // tells when an ACL takes the set-group-id bit away
-			fuse.CAP_READDIRPLUS_AUTO | // attributes with a listing when they are looked at
 			fuse.CAP_NO_OPENDIR_SUPPORT,
 		DisabledCapabilities: fuse.CAP_PASSTHROUGH | fuse.CAP_ASYNC_DIO,
 		Debug:                p.debug,

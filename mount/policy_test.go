@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -101,6 +103,16 @@ func TestMessages(t *testing.T) {
 				must(unix.Fsync(fd))
 				must(unix.Close(fd))
 			}, ops{"FSYNC": 1}},
+		{"append, fsync", func(f string) { write(f, os.O_CREATE|os.O_WRONLY, page) },
+			func(f string) {
+				fd := open(f, os.O_WRONLY|os.O_APPEND)
+				for range 3 {
+					_, err := unix.Write(fd, page)
+					must(err)
+					must(unix.Fsync(fd))
+				}
+				must(unix.Close(fd))
+			}, ops{"WRITE": 3, "FSYNC": 3}},
 	}
 	for _, c := range tests {
 		t.Run(c.name, func(t *testing.T) {
@@ -119,6 +131,103 @@ func TestMessages(t *testing.T) {
 			t.Errorf("messages %v, want %v", got, c.want)
 		})
 	}
+}
+
+// TestCheckedMessages: where the kernel checks permissions, it asks for the
+// attributes of the directory once after each change of it.
+func TestCheckedMessages(t *testing.T) {
+	m := mountTest(t, serveOptions{AllowOther: true})
+	run := func(name string, want map[string]uint64, op func(string) error) {
+		t.Helper()
+		var got map[string]uint64
+		for i := range 5 { // see TestMessages
+			f := m.path(fmt.Sprint(name, i))
+			if err := os.WriteFile(f, nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if got = m.ops(func() {
+				if err := op(f); err != nil {
+					t.Fatal(err)
+				}
+			}); maps.Equal(got, want) {
+				return
+			}
+		}
+		t.Errorf("%s: messages %v, want %v", name, got, want)
+	}
+	run("rename", map[string]uint64{"GETATTR": 1, "LOOKUP": 1, "RENAME": 1}, func(f string) error { return unix.Rename(f, f+"r") })
+	run("unlink", map[string]uint64{"GETATTR": 1, "UNLINK": 1}, unix.Unlink)
+}
+
+// TestTreeMessages: listing a directory with the attributes of 1000 files costs
+// a message for each 64 KiB or less of listing, and none per file; copying a
+// tree a second time six for a file and seven for a directory.
+func TestTreeMessages(t *testing.T) {
+	const files, dirs = 1000, 10
+	m := mountTest(t, serveOptions{})
+	if err := os.Mkdir(m.path("d"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i := range files {
+		if err := os.WriteFile(m.path("d", fmt.Sprint("file-", i)), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	total := func(ops map[string]uint64) (n uint64) {
+		for _, k := range ops {
+			n += k
+		}
+		return n
+	}
+	best := map[string]uint64{"": 1 << 20}
+	for range 3 { // see TestMessages
+		m.remount()
+		os.ReadDir(m.Dir)
+		got := m.ops(func() {
+			entries, err := os.ReadDir(m.path("d"))
+			if err != nil || len(entries) != files {
+				t.Fatalf("%d names: %v", len(entries), err)
+			}
+			for _, e := range entries {
+				if _, err := e.Info(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+		if total(got) < total(best) {
+			best = got
+		}
+	}
+	if total(best) > 64 {
+		t.Errorf("listing %d files: messages %v", files, best)
+	}
+	src := t.TempDir()
+	for i := range dirs {
+		dir := filepath.Join(src, fmt.Sprint(i))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for k := range 10 {
+			if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(k)), []byte("content"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	least := uint64(1 << 20)
+	for i := range 4 { // the first one switches off what is not implemented
+		got := m.ops(func() {
+			if out, err := exec.Command("cp", "-a", src, m.path(fmt.Sprint("copy", i))).CombinedOutput(); err != nil {
+				t.Fatalf("cp: %v\n%s", err, out)
+			}
+		})
+		if i > 0 && total(got) < least {
+			least, best = total(got), got
+		}
+	}
+	if most := uint64(10*dirs*6 + (dirs+1)*7); least > most {
+		t.Errorf("copying %d files: messages %v, want at most %d", 10*dirs, best, most)
+	}
+	t.Logf("copying: %v", best)
 }
 
 // TestSequentialRead: the kernel reads ahead in requests of 1 MiB, and a second

@@ -53,6 +53,6 @@ var nullOptions = fuse.MountOptions{
 	MaxWrite: 1 << 20, MaxBackground: 32,
 	ExplicitDataCacheControl: true, EnableSymlinkCaching: true, DisableSplice: true,
 	ExtraCapabilities: fuse.CAP_DONT_MASK | fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_SETXATTR_EXT |
-		fuse.CAP_READDIRPLUS_AUTO | fuse.CAP_NO_OPENDIR_SUPPORT,
+		fuse.CAP_NO_OPENDIR_SUPPORT,
 	DisabledCapabilities: fuse.CAP_PASSTHROUGH | fuse.CAP_ASYNC_DIO,
 }

@@ -28,6 +28,9 @@ func (t *Tree) Read(ctx context.Context, ino Ino, p []byte, off int64) (int, err
 		return 0, err
 	}
 	defer n.mu.RUnlock()
+	if off == 0 {
+		t.readsFrom(n)
+	}
 	return f.ReadAt(ctx, p, off)
 }
 

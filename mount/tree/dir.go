@@ -91,6 +91,19 @@ func (t *Tree) ReaddirPlus(dir Ino, after uint64, yield func(Dirent, Attr) bool)
 	return nil
 }
 
+// Newest tells the cookie of the newest entry that the directory dir ever had: a
+// listing begins there.
+func (t *Tree) Newest(dir Ino) (uint64, error) {
+	n, err := t.pin(dir)
+	if err != nil {
+		return 0, err
+	}
+	defer t.unpin(n, 1)
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.rec.Next, nil
+}
+
 // Parent tells the directory that holds the directory dir; the root is its own.
 func (t *Tree) Parent(dir Ino) (Ino, error) {
 	n, err := t.pin(dir)

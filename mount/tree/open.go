@@ -39,6 +39,7 @@ type Tree struct {
 	grave     grave
 	collector collector
 	quiet     quiet
+	ahead     ahead
 
 	life context.Context // of background work, and of what no request waits for
 	stop context.CancelFunc
@@ -99,6 +100,7 @@ func (t *Tree) ensureRoot(ctx context.Context) error {
 // and the contents stay the caller's to close.
 func (t *Tree) Close(ctx context.Context) error {
 	t.stop()
+	t.ahead.stop()
 	t.busy.Wait()
 	return t.Sync(ctx)
 }

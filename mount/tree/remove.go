@@ -13,52 +13,83 @@ import (
 func (t *Tree) Unlink(parent Ino, name string) error {
 	t.ns.RLock()
 	defer t.ns.RUnlock()
-	if err := t.noteLinks(parent, name); err != nil {
-		return err
+	for {
+		linked, err := t.unlink(parent, name)
+		if linked == nil {
+			return err
+		}
+		// The last name that is left is recorded differently: they all are noted.
+		err = t.note(linked)
+		t.unpin(linked, 1)
+		if err != nil {
+			return err
+		}
 	}
+}
+
+// unlink is Unlink, except that it returns, pinned, what has several names and
+// must be noted first. The caller holds ns.
+func (t *Tree) unlink(parent Ino, name string) (linked *inode, err error) {
 	p, err := t.lockDir(parent)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer t.unlock(p)
 	d, err := t.db.Dirent(parent, name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if d.Kind == index.Dir {
-		return syscall.EISDIR
+		return nil, syscall.EISDIR
 	}
 	n, err := t.pin(d.Ino)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer t.unpin(n, 1)
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if t.unnoted(n) {
+		return n, nil
+	}
+	defer t.unpin(n, 1)
 	e := t.begin()
 	defer e.Close()
 	if err := t.dropName(e, n, p, d); err != nil {
-		return err
+		return nil, err
 	}
-	return e.commit()
+	return nil, e.commit()
 }
 
-// noteLinks notes the other names of what is about to lose one: the last that
-// is left is recorded differently. The caller holds ns, and no inode.
+// unnoted tells whether n has several names that the next commit does not look
+// at yet. The caller holds ns and n.mu, shared or not.
+func (t *Tree) unnoted(n *inode) bool {
+	return n.kind != index.Dir && n.rec.Nlink > 1 && n.noted.Load() != t.record.gen
+}
+
+// noteLinks is noteLinksOf what has a name now, if anything has.
 func (t *Tree) noteLinks(parent Ino, name string) error {
 	d, err := t.db.Dirent(parent, name)
-	if err != nil || d.Kind == index.Dir {
-		return nil // the removal itself will tell
+	if err != nil {
+		return nil // whoever needs the name will tell
+	}
+	return t.noteLinksOf(d)
+}
+
+// noteLinksOf notes the names of what is about to lose one, if it has several.
+// The caller holds ns, and no inode.
+func (t *Tree) noteLinksOf(d Dirent) error {
+	if d.Ino == 0 || d.Kind == index.Dir {
+		return nil
 	}
 	n, err := t.pin(d.Ino)
 	if err != nil {
-		return nil
+		return err
 	}
 	defer t.unpin(n, 1)
 	n.mu.RLock()
-	nlink := n.rec.Nlink
+	unnoted := t.unnoted(n)
 	n.mu.RUnlock()
-	if nlink <= 1 {
+	if !unnoted {
 		return nil
 	}
 	return t.note(n)

@@ -27,15 +27,15 @@ func (t *Tree) Rename(ctx context.Context, op Ino, oname string, np Ino, nname s
 	if err := t.db.Err(); err != nil {
 		return err
 	}
-	// Contents are published before the namespace is locked, since that may
+	// Contents are published without the namespace being locked, since that may
 	// write. Somebody may write again in between; after a few rounds it is done
 	// under the lock.
 	for round := 0; ; round++ {
-		if err := t.publishReplacement(ctx, op, oname, np, nname, flags); err != nil {
+		again, err := t.rename(ctx, op, oname, np, nname, flags, round > 3)
+		if !again {
 			return err
 		}
-		again, err := t.rename(ctx, op, oname, np, nname, flags, round >= 3)
-		if !again {
+		if err := t.publishReplacement(ctx, op, oname, np, nname, flags); err != nil {
 			return err
 		}
 	}
@@ -74,15 +74,12 @@ type renaming struct {
 func (t *Tree) rename(ctx context.Context, op Ino, oname string, np Ino, nname string, flags RenameFlags, force bool) (again bool, err error) {
 	t.ns.Lock()
 	defer t.ns.Unlock()
-	if err := errors.Join(t.noteLinks(op, oname), t.noteLinks(np, nname)); err != nil {
-		return false, err
-	}
 	var r renaming
-	unlock, err := t.lockPair(&r, op, np)
+	unpin, err := t.pinPair(&r, op, np)
 	if err != nil {
 		return false, err
 	}
-	defer unlock()
+	defer unpin()
 	if r.from, err = t.db.Dirent(op, oname); err != nil {
 		return false, err
 	}
@@ -92,6 +89,14 @@ func (t *Tree) rename(ctx context.Context, op Ino, oname string, np Ino, nname s
 	} else if err != nil {
 		return false, err
 	}
+	if err := errors.Join(t.noteLinksOf(r.from), t.noteLinksOf(r.to)); err != nil {
+		return false, err
+	}
+	unlock, err := lockPair(&r)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
 	if err := t.checkRename(r, flags); err != nil {
 		return false, err
 	}
@@ -128,33 +133,36 @@ func (t *Tree) rename(ctx context.Context, op Ino, oname string, np Ino, nname s
 	return false, e.commit()
 }
 
-// lockPair locks the two directories of a rename, which may be one. Both are
-// marked before, since one may lie below the other.
-func (t *Tree) lockPair(r *renaming, op, np Ino) (unlock func(), err error) {
+// pinPair pins the two directories of a rename, which may be one. Both are
+// marked before one is locked, since one may lie below the other.
+func (t *Tree) pinPair(r *renaming, op, np Ino) (unpin func(), err error) {
 	if r.oldDir, err = t.markedDir(op); err != nil {
 		return nil, err
 	}
 	r.newDir = r.oldDir
-	if np != op {
-		if r.newDir, err = t.markedDir(np); err != nil {
-			t.unpin(r.oldDir, 1)
-			return nil, err
-		}
-	}
-	if err := t.lock(r.oldDir); err != nil {
-		if np != op {
-			t.unpin(r.newDir, 1)
-		}
-		return nil, err
-	}
 	if np == op {
-		return func() { t.unlock(r.oldDir) }, nil
+		return func() { t.unpin(r.oldDir, 1) }, nil
 	}
-	if err := t.lock(r.newDir); err != nil {
-		t.unlock(r.oldDir)
+	if r.newDir, err = t.markedDir(np); err != nil {
+		t.unpin(r.oldDir, 1)
 		return nil, err
 	}
-	return func() { t.unlock(r.newDir); t.unlock(r.oldDir) }, nil
+	return func() { t.unpin(r.newDir, 1); t.unpin(r.oldDir, 1) }, nil
+}
+
+// lockPair locks the two directories, unless one was removed.
+func lockPair(r *renaming) (unlock func(), err error) {
+	r.oldDir.mu.Lock()
+	unlock = r.oldDir.mu.Unlock
+	if r.newDir != r.oldDir {
+		r.newDir.mu.Lock()
+		unlock = func() { r.newDir.mu.Unlock(); r.oldDir.mu.Unlock() }
+	}
+	if r.oldDir.rec.Nlink == 0 || r.newDir.rec.Nlink == 0 {
+		unlock()
+		return nil, fs.ErrNotExist
+	}
+	return unlock, nil
 }
 
 // ensurePublished reports whether one of the locked inodes has contents that
