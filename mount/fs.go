@@ -23,6 +23,7 @@ type fileSystem struct {
 	health  func() error
 	ops     counters
 	journal journal
+	forgets forgets
 	// noOpendir: the kernel can do without OPENDIR (Linux 5.1).
 	noOpendir atomic.Bool
 	conn      *transport.Conn // set by start
@@ -34,6 +35,7 @@ func newFileSystem(o Options) *fileSystem {
 		tree:          o.Tree,
 		log:           o.Logger,
 		health:        o.Health,
+		forgets:       forgets{tree: o.Tree},
 	}
 	if o.Sys != nil {
 		f.view = newView(o, uint32(os.Geteuid()), uint32(os.Getegid()), f.notifyListing)
@@ -52,6 +54,7 @@ func (f *fileSystem) start(c *transport.Conn) {
 
 // close is called after the last request.
 func (f *fileSystem) close() {
+	f.forgets.settle()
 	if f.view != nil {
 		f.view.close()
 	}

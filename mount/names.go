@@ -79,7 +79,7 @@ func (f *fileSystem) Forget(id, n uint64) {
 		f.view.forget(id, n)
 		return
 	}
-	f.tree.Forget(tree.Ino(id), n)
+	f.forgets.add(tree.Ino(id), n)
 }
 
 // Create is not implemented, once: the kernel then makes files with MKNOD and
