@@ -2,7 +2,8 @@ package mount
 
 import (
 	"context"
-	"syscall"
+	"errors"
+	"io/fs"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 
@@ -47,7 +48,7 @@ func (f *fileSystem) Lookup(cancel <-chan struct{}, h *fuse.InHeader, name strin
 		return f.lookupView(cancel, h, name, out)
 	}
 	a, err := f.tree.Lookup(tree.Ino(h.NodeId), name)
-	if err != nil && errno(err) == syscall.ENOENT {
+	if errors.Is(err, fs.ErrNotExist) {
 		// An answer without a node lets the kernel keep that there is none.
 		out.SetEntryTimeout(keep)
 		return fuse.OK

@@ -24,7 +24,7 @@ func TestReadAhead(t *testing.T) {
 				for k := range files {
 					f, err := r.tree.Create(tree.Cred{}, d.Ino, fmt.Sprint("f", k), tree.Node{Kind: index.File, Perm: 0o644})
 					must(t, err)
-					_, err = r.tree.Write(r.ctx, f.Ino, fmt.Appendf(nil, "contents of %d", f.Ino), 0, false)
+					_, err = r.tree.Write(r.ctx, f.Ino, fmt.Appendf(nil, "contents of %d", f.Ino), 0, nil)
 					must(t, err)
 					dirs[i] = append(dirs[i], f.Ino)
 				}
