@@ -47,11 +47,11 @@ func (t *Tree) unlink(parent Ino, name string) (linked *inode, err error) {
 		return nil, err
 	}
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	if t.unnoted(n) {
+		n.mu.Unlock()
 		return n, nil
 	}
-	defer t.unpin(n, 1)
+	defer t.unlock(n)
 	e := t.begin()
 	defer e.Close()
 	if err := t.dropName(e, n, p, d); err != nil {
