@@ -18,10 +18,10 @@ func (t *Tree) Unlink(parent Ino, name string) error {
 		if linked == nil {
 			return err
 		}
+		// In memory until the end: it remembers that it was noted.
+		defer t.unpin(linked, 1)
 		// The last name that is left is recorded differently: they all are noted.
-		err = t.note(linked)
-		t.unpin(linked, 1)
-		if err != nil {
+		if err := t.note(linked); err != nil {
 			return err
 		}
 	}
