@@ -27,11 +27,12 @@ func TestFull(t *testing.T) {
 	w := newWorld(r, 1)
 	h.note(w)
 
+	eat(t, d, 8<<20)
 	n := fill(t, w)
 	h.note(w)
 	noErr(t, "sync", w.tree.Sync(t.Context()))
 	h.acknowledge(w.all(func(n *node) bool { return n.kind == index.File })...)
-	eat(t, d)
+	eat(t, d, 64<<20)
 
 	wantFull(t, "write", w.write(w.root.entries["f0"].clone(), 1, 1))
 	_, err := w.tree.Create(tree.Cred{}, tree.RootIno, "more", tree.Node{Kind: index.File})
@@ -55,8 +56,8 @@ func TestFull(t *testing.T) {
 	if d := w.differs(); d != "" {
 		t.Errorf("the tree differs from the model:\n%s", d)
 	}
-	noErr(t, "reclaim", w.tree.Reclaim(t.Context())) // the other one leaves room for it when it goes
 	noErr(t, "remove", d.Remove("others"))
+	noErr(t, "reclaim", w.tree.Reclaim(t.Context()))
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		_, err := w.tree.Setattr(t.Context(), tree.RootIno, tree.SetAttr{Mask: tree.SetPerm, Perm: 0o755})
 		noErr(t, "chmod", err)
@@ -103,6 +104,8 @@ func fill(t *testing.T, w *world) int {
 				t.Errorf("a write of one piece failed and left %d bytes", a.Size)
 			}
 			i++
+		} else {
+			delete(w.root.entries, name)
 		}
 		wantFull(t, "write", err)
 		if i < 50 {
@@ -114,13 +117,13 @@ func fill(t *testing.T, w *world) int {
 	return 0
 }
 
-// eat takes all the room that is left.
-func eat(t *testing.T, d *disk.Mem) {
+// eat makes somebody else's file grow to a size, or take all the room there is.
+func eat(t *testing.T, d *disk.Mem, size int64) {
 	f, err := d.OpenFile("others", os.O_RDWR|os.O_CREATE, 0o600)
 	must(t, err)
 	defer f.Close()
 	page := make([]byte, 4096)
-	for off := int64(0); ; off += int64(len(page)) {
+	for off := int64(0); off < size; off += int64(len(page)) {
 		if _, err := f.WriteAt(page, off); err != nil {
 			wantFull(t, "eating", err)
 			return

@@ -123,12 +123,15 @@ func (r *rig) tryOpen() (err error) {
 	}
 	// Small memtables and segments: histories should get to see their ends.
 	o := index.Options{Logger: r.log, MemTable: 256 << 10, RoomWait: 50 * time.Millisecond}
+	if r.ballast {
+		o.RoomWait = 10 * time.Second // the engine removes its old files in the background
+	}
 	cfg := content.Config{Staging: sub[2], SegmentSize: 64 << 10}
 	if r.ballast {
 		if cfg.Ballast, err = content.OpenBallast(sub[2], r.log); err != nil {
 			return err
 		}
-		o.NoRoom, cfg.SpaceReserve = cfg.Ballast.Release, 4<<20
+		o.NoRoom, cfg.SpaceReserve = cfg.Ballast.Release, 8<<20
 	}
 	if r.db, err = index.Open(sub[0], o); err != nil {
 		return err

@@ -14,9 +14,11 @@ import (
 
 const (
 	ballastName = "ballast"
-	ballastSize = 16 << 20 // bytes
+	// ballastSize is room, in bytes, for what removals bring about: logs of the
+	// index, and the tables made of them before the logs can go.
+	ballastSize = 64 << 20
 	// ballastShare of a file system is the most that the ballast takes of it.
-	ballastShare = 64
+	ballastShare = 32
 )
 
 // Ballast is a file that takes up room for the day when others have filled the

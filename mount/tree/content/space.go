@@ -23,7 +23,12 @@ type space struct {
 	looked atomic.Int64 // when, in nanoseconds of the monotonic clock
 }
 
-const lookAfter = 50 * time.Millisecond
+// While there is plenty of room, looks are lookAfter apart; below that each
+// request looks, since what others take, the index among them, is not in spent.
+const (
+	lookAfter = 50 * time.Millisecond
+	plenty    = 256 << 20 // bytes
+)
 
 var epoch = time.Now()
 
@@ -40,7 +45,7 @@ func (fs *Files) room(n int64) error {
 	// Heads, index records and the leaf that sealing makes come on top.
 	need := n + n/4 + 64<<10
 	now := int64(time.Since(epoch))
-	if now-sp.looked.Load() < int64(lookAfter) && fs.fits(need) {
+	if now-sp.looked.Load() < int64(lookAfter) && fs.fits(need+plenty) {
 		return nil
 	}
 	spent := sp.spent.Load()

@@ -20,6 +20,9 @@ const (
 	// fallocate(2), that blocks have been written to. With a journal that is one
 	// flush of the device instead of two. Recycled logs have all their room.
 	logStep = 1 << 20
+	// logPlenty is the free space below which nothing is filled ahead: the last
+	// bytes of a disk are for changes, above all for removals.
+	logPlenty = 64 << 20
 	// writeOutStep is how often files being written are handed to the device, so
 	// that the sync at their end is short.
 	writeOutStep = 512 << 10
@@ -270,10 +273,15 @@ func (f *file) fillAhead(end int64) {
 	if !isLog(f.name) || end <= f.allocated {
 		return
 	}
-	for end += logStep; f.allocated < end; {
-		n := min(end-f.allocated, logStep)
-		_, _ = f.d.WriteAt(zeros[:n], f.allocated)
-		f.allocated += n
+	from, to := f.allocated, end+logStep
+	f.allocated = to
+	if u, err := f.g.fs.Usage(); err != nil || u.Avail < logPlenty {
+		return
+	}
+	for from < to {
+		n := min(to-from, logStep)
+		_, _ = f.d.WriteAt(zeros[:n], from)
+		from += n
 	}
 }
 
