@@ -183,7 +183,7 @@ func TestHelp(t *testing.T) {
 	seen := 0
 	walkCommands(app.Commands, func(c *cli.Command) {
 		seen++
-		shown := regexp.MustCompile(`cafs (block |dag |snapshot |pin )?` + regexp.QuoteMeta(c.Name) + `\b`)
+		shown := regexp.MustCompile(`cafs (block |dag |snapshot |pin |store )?` + regexp.QuoteMeta(c.Name) + `\b`)
 		if c.Usage == "" || !shown.MatchString(c.Description) {
 			t.Errorf("%s: no usage or no example", c.Name)
 		}
