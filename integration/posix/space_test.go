@@ -54,7 +54,7 @@ func TestSparse(t *testing.T) {
 			unix.Close(fd)
 			m.Remount()
 		}
-		if used := diskUse(t, m.Repo); used > 64<<20 {
+		if used := diskUse(t, m.Repo); used > 128<<20 { // half of it is kept for removals on a full disk
 			t.Errorf("%s: the repository has %d bytes", name, used)
 		}
 	}
