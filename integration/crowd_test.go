@@ -93,7 +93,7 @@ type load struct {
 // race detector multiplies and the runtime gives back late, not much more.
 func (l load) within(o load) bool {
 	return l.Goroutines <= o.Goroutines && l.Inodes <= o.Inodes && l.DirtyBytes == 0 && l.DirtyFiles == 0 && l.PendingBytes == 0 &&
-		l.RSS <= o.RSS+300<<20
+		l.RSS <= o.RSS+1<<30
 }
 
 func loadOf(t testing.TB, m *harness.Mount) (l load) {
