@@ -1,0 +1,5 @@
+//go:build race
+
+package mount
+
+func init() { raceDetector = true }
