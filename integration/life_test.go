@@ -45,7 +45,7 @@ func TestMountFails(t *testing.T) {
 		{name: "no folder named", args: []string{"--repo", dir + "/r"}, want: []string{"directory"}},
 		{name: "no /dev/fuse", root: true, args: []string{"--repo", dir + "/r", dir + "/m"}, want: []string{"/dev/fuse", "hint"},
 			wrap: []string{"unshare", "-m", "sh", "-c", `mount -t tmpfs none /dev && mknod /dev/null c 1 3 && exec "$@"`, "sh"}},
-		{name: "no permission", root: true, args: []string{"--repo", dir + "/root/r", dir + "/m2"}, want: []string{"permission denied"},
+		{name: "no permission", root: true, args: []string{"--repo", dir + "/closed/r", dir + "/m2"}, want: []string{"permission denied"},
 			wrap: []string{"setpriv", "--reuid", fmt.Sprint(harness.UserA), "--clear-groups"}},
 	}
 	for _, r := range rows {

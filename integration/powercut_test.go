@@ -33,8 +33,8 @@ const (
 //
 // A daemon that does not sync fails this test:
 //
-//	go build -tags cafs_unsafe_nosync -o /tmp/unsafe ./cmd/cafs
-//	CAFS_BIN=/tmp/unsafe go test ./integration -run TestPowerCut
+//	go build -tags cafs_unsafe_nosync -o ./unsafe ./cmd/cafs
+//	CAFS_BIN=$PWD/unsafe go test ./integration -run TestPowerCut
 func TestPowerCut(t *testing.T) {
 	harness.NeedDaemon(t)
 	harness.NeedRoot(t)
