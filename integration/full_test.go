@@ -18,8 +18,6 @@ import (
 // says so; deleting works; and with room again, so does writing.
 func TestFull(t *testing.T) {
 	harness.NeedDaemon(t)
-	harness.NeedRoot(t)
-	harness.NeedCommand(t, "mkfs.ext4", "mount", "umount")
 	p := newPowered(t, "ext4", "512M")
 	m := p.m
 	file := func(i int) string { return m.Path(fmt.Sprint("n", i)) }
@@ -34,7 +32,7 @@ func TestFull(t *testing.T) {
 		}
 	}
 	m.Sync()
-	others := filepath.Join(p.volumes[0].dir, "others")
+	others := filepath.Join(p.disk.Dir, "others")
 	eatDisk(t, others)
 
 	for i := range n {

@@ -13,17 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"cafs/integration/harness"
-)
-
-// FS_IOC_SHUTDOWN of ext4, which is XFS_IOC_GOINGDOWN of xfs, stops a file
-// system as a power cut would. Its argument says what happens to the journal.
-const (
-	iocShutdown      = 0x8004587d
-	shutdownLogFlush = 1 // written out before: names are safe and bytes are not
-	shutdownNoFlush  = 2 // lost
+	"cafs/store/disk/disktest"
 )
 
 // TestPowerCut (X05): the repository is on a real file system, whose power is
@@ -41,7 +32,6 @@ func TestPowerCut(t *testing.T) {
 	s := seed(t)
 	for i, fstype := range []string{"ext4", "xfs", "btrfs"} {
 		t.Run(fstype, func(t *testing.T) {
-			harness.NeedCommand(t, "mkfs."+fstype, "mkfs.ext4", "mount", "umount", "unshare")
 			rng := rand.New(rand.NewPCG(uint64(s), uint64(i)))
 			p := newPowered(t, fstype, "512M")
 			for round := range rounds(3, 50) {
@@ -57,62 +47,26 @@ func TestPowerCut(t *testing.T) {
 	}
 }
 
-// powered is a repository on a file system whose power can be cut. btrfs has
-// no call for that: its image lies on an ext4, which has, and which then loses
-// what btrfs has not flushed.
+// powered is a repository on a file system whose power can be cut.
 type powered struct {
-	volumes []volume // the lowest first
-	m       *harness.Mount
-	files   []*history
-	names   *names
-	dying   dying
+	disk  *disktest.Image
+	m     *harness.Mount
+	files []*history
+	names *names
+	dying dying
 }
-
-// volume is a file system in an image.
-type volume struct{ image, dir string }
 
 // newPowered makes one of the given size, as truncate(1) takes it, mounted with
 // these flags.
 func newPowered(t *testing.T, fstype, size string, args ...string) *powered {
-	p := &powered{}
-	dir := harness.Scratch(t)
-	add := func(fstype, image, size string) string {
-		v := volume{image, filepath.Join(dir, fmt.Sprint(len(p.volumes)))}
-		mkdir(t, v.dir)
-		command(t, dir, "truncate", "-s", size, image)
-		// mkfs.btrfs gives up when the source of any mount cannot be looked at,
-		// as when a test elsewhere has just killed a daemon: it sees none.
-		command(t, dir, "unshare", "-m", "sh", "-c", `awk '$3 ~ /^fuse/ {print $2}' /proc/self/mounts | xargs -r umount -l
-			exec "$@"`, "sh", "mkfs."+fstype, "-q", image)
-		p.volumes = append(p.volumes, v)
-		v.mount(t)
-		t.Cleanup(func() { _ = unix.Unmount(v.dir, unix.MNT_DETACH) })
-		return v.dir
-	}
-	top := filepath.Join(dir, "image")
-	if fstype == "btrfs" {
-		top = filepath.Join(add("ext4", top, "1G"), "image")
-	}
-	root := add(fstype, top, size)
-	p.m = harness.New(t, harness.Options{Repo: filepath.Join(root, "r"), Args: args, Limit: harness.MountLimit()})
+	p := &powered{disk: disktest.NewImage(t, harness.Scratch(t), fstype, size)}
+	p.m = harness.New(t, harness.Options{Repo: filepath.Join(p.disk.Dir, "r"), Args: args, Limit: harness.MountLimit()})
 	for i := range 6 {
 		p.files = append(p.files, &history{path: p.m.Path(fmt.Sprint("f", i)), states: []content{{}}, dying: &p.dying})
 	}
 	p.names = &names{dir: mkdir(t, p.m.Path("names")), dying: &p.dying}
 	p.m.Sync()
 	return p
-}
-
-func (v volume) mount(t *testing.T) { command(t, "/", "mount", "-o", "loop", v.image, v.dir) }
-
-// umount waits for the kernel, which lets go of an image on a file system some
-// time after that was unmounted.
-func (v volume) umount(t *testing.T) {
-	t.Helper()
-	waitFor(t, "unmount of "+v.dir, func() (string, bool) {
-		out, err := exec.Command("umount", v.dir).CombinedOutput()
-		return string(out), err == nil
-	})
 }
 
 func (p *powered) round(t *testing.T, rng *rand.Rand, round int) {
@@ -125,36 +79,19 @@ func (p *powered) round(t *testing.T, rng *rand.Rand, round int) {
 	wg.Go(func() { p.names.work(w) })
 	time.Sleep(time.Duration(50+rng.IntN(3000)) * time.Millisecond) // the moment is the point
 	p.dying.Store(true)
-	p.cut(t, []int{shutdownNoFlush, shutdownLogFlush}[round%2])
+	p.disk.PowerOff(t, []disktest.Loss{disktest.LogLost, disktest.LogWritten}[round%2])
 	wg.Wait() // by errors: nothing can be written any more
 	p.limps(t)
 	p.m.Kill()
-	for i := len(p.volumes) - 1; i >= 0; i-- {
-		p.volumes[i].umount(t)
-	}
+	p.disk.Unmount(t)
 	p.dying.Store(false)
-	for _, v := range p.volumes {
-		v.mount(t)
-	}
+	p.disk.Mount(t)
 	p.m.Mount()
 	for _, h := range p.files {
 		h.check(t)
 	}
 	p.names.check(t)
 	p.m.Sync()
-}
-
-// cut ends the lowest file system.
-func (p *powered) cut(t *testing.T, how int) {
-	t.Helper()
-	fd, err := unix.Open(p.volumes[0].dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fd)
-	if err := unix.IoctlSetPointerInt(fd, iocShutdown, how); err != nil {
-		t.Fatalf("shutdown: %v", err)
-	}
 }
 
 // limps checks the daemon over a dead disk, on which the log is, too: it lives,
