@@ -94,48 +94,44 @@ func (t *Tree) ReaddirPlus(dir Ino, after uint64, yield func(Dirent, Attr) bool)
 // Newest tells the cookie of the newest entry that the directory dir ever had: a
 // listing begins there.
 func (t *Tree) Newest(dir Ino) (uint64, error) {
-	n, err := t.pin(dir)
-	if err != nil {
-		return 0, err
-	}
-	defer t.unpin(n, 1)
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	return n.rec.Next, nil
+	rec, err := t.recordOf(dir)
+	return rec.Next, err
 }
 
 // Parent tells the directory that holds the directory dir; the root is its own.
 func (t *Tree) Parent(dir Ino) (Ino, error) {
-	n, err := t.pin(dir)
+	rec, err := t.recordOf(dir)
+	return rec.Parent, err
+}
+
+// recordOf copies what is known of an inode now.
+func (t *Tree) recordOf(ino Ino) (index.Inode, error) {
+	n, err := t.pin(ino)
 	if err != nil {
-		return 0, err
+		return index.Inode{}, err
 	}
 	defer t.unpin(n, 1)
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	return n.rec.Parent, nil
+	return n.copyRec(), nil
 }
 
 // Path names ino from the root, for messages: with "?" where a name is gone.
 func (t *Tree) Path(ino Ino) string {
 	var names []string
 	for depth := 0; ino != RootIno && depth < 4096; depth++ {
-		n, err := t.pin(ino)
+		rec, err := t.recordOf(ino)
+		if err != nil || rec.Nlink == 0 {
+			names = append(names, "?")
+			break
+		}
+		d, err := t.db.DirentAt(rec.Parent, rec.Cookie)
 		if err != nil {
 			names = append(names, "?")
 			break
 		}
-		n.mu.RLock()
-		parent, cookie, nlink := n.rec.Parent, n.rec.Cookie, n.rec.Nlink
-		n.mu.RUnlock()
-		t.unpin(n, 1)
-		d, err := t.db.DirentAt(parent, cookie)
-		if err != nil || nlink == 0 {
-			names = append(names, "?")
-			break
-		}
 		names = append(names, d.Name)
-		ino = parent
+		ino = rec.Parent
 	}
 	var b strings.Builder
 	for i := len(names) - 1; i >= 0; i-- {
