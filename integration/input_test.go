@@ -208,11 +208,7 @@ func TestPrograms(t *testing.T) {
 			if r.long && !harness.Long() {
 				t.Skip("long")
 			}
-			for _, name := range r.needs {
-				if _, err := exec.LookPath(name); err != nil {
-					t.Skipf("%s is not installed", name)
-				}
-			}
+			harness.NeedCommand(t, r.needs...)
 			bash(t, mkdir(t, m.Path(fmt.Sprint(i))), r.script)
 		})
 	}

@@ -81,12 +81,15 @@ func Scratch(t testing.TB) string {
 }
 
 // Tmpfs returns a new folder on a tmpfs, the oracle for what Linux does, and
-// skips the test where there is none.
+// skips the test where there is none; with CAFS_FUSE=1 that is a failure.
 func Tmpfs(t testing.TB) string {
 	t.Helper()
 	var st unix.Statfs_t
 	const tmpfsMagic = 0x01021994
 	if err := unix.Statfs("/dev/shm", &st); err != nil || st.Type != tmpfsMagic {
+		if os.Getenv("CAFS_FUSE") == "1" {
+			t.Fatal("no tmpfs at /dev/shm to compare with")
+		}
 		t.Skip("no tmpfs at /dev/shm to compare with")
 	}
 	dir, err := os.MkdirTemp("/dev/shm", "cafs-it-")
