@@ -298,7 +298,9 @@ func TestView(t *testing.T) {
 		"link out":     os.Link(filepath.Join(ipfs, dir, "small"), m.Path("out")),
 		"make .cafs":   os.Mkdir(m.Path(".cafs"), 0o755),
 	} {
-		if !errors.Is(err, syscall.EROFS) && !errors.Is(err, syscall.EXDEV) && !(what == "make .cafs" && errors.Is(err, syscall.EEXIST)) {
+		// For others than root the kernel looks at the modes first.
+		checked := os.Geteuid() != 0 && errors.Is(err, syscall.EACCES)
+		if !errors.Is(err, syscall.EROFS) && !errors.Is(err, syscall.EXDEV) && !checked && !(what == "make .cafs" && errors.Is(err, syscall.EEXIST)) {
 			t.Errorf("%s: %v, must be EROFS or EXDEV", what, err)
 		}
 	}

@@ -104,9 +104,13 @@ func TestForeign(t *testing.T) {
 		}
 	}
 	check("adopted")
+	uid, gid := os.Geteuid(), os.Getegid()
+	if uid == 0 {
+		uid, gid = 1, 2
+	}
 	for name := range files {
 		path := m.Path(name)
-		if err := errors.Join(os.Chmod(path, 0o600), os.Chown(path, 1, 2), os.Chtimes(path, time.Unix(1, 2), time.Unix(3, 4)),
+		if err := errors.Join(os.Chmod(path, 0o600), os.Chown(path, uid, gid), os.Chtimes(path, time.Unix(1, 2), time.Unix(3, 4)),
 			unix.Setxattr(path, "user.x", []byte("y"), 0), os.Rename(path, path+".x"), os.Link(path+".x", path)); err != nil {
 			t.Fatal(err)
 		}

@@ -14,14 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// zoo makes a small tree with one of everything that a copy must keep.
+// zoo makes a small tree with one of everything that a copy must keep, and that
+// whoever runs the test can copy.
 func zoo(t testing.TB, dir string) {
 	t.Helper()
 	for i, size := range []int{0, 1, 4095, 4096, 4097, 1<<20 - 1, 1 << 20, 1<<20 + 1, 5<<20 + 3} {
 		write(t, fmt.Sprintf("%s/sizes/%d", dir, size), stream(uint64(i), size))
 	}
+	modes := "0000 0400 0644 0755 4755 2755 1777 6711"
+	if os.Geteuid() != 0 {
+		modes = "0700 0755 4755 2755 1777 6711"
+	}
 	script := `mkdir -p modes links deep/a/b/c/d empty 'odd names'
-		for m in 0000 0400 0644 0755 4755 2755 1777 6711; do echo $m >modes/$m; chmod $m modes/$m; mkdir -m $m modes/d$m; done
+		for m in ` + modes + `; do echo $m >modes/$m; chmod $m modes/$m; mkdir -m $m modes/d$m; done
 		echo one >links/1; ln links/1 links/2; ln links/1 deep/a/b/c/3; ln -s 1 links/s; ln -s /no/such links/dangling; ln -s . links/dot
 		mkfifo links/fifo; truncate -s 3M sparse; printf end | dd of=sparse bs=1 seek=2000000 conv=notrunc status=none
 		echo x >$'odd names/nl\n tab\t \xff "quote"'; echo x >"odd names/$(printf '%0255d' 0)"; : >.hidden

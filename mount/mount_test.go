@@ -62,7 +62,7 @@ func serve(text string) error {
 		return err
 	}
 	var live atomic.Pointer[mount.Server]
-	t, _, err := r.OpenTree(ctx, repo.TreeOptions{Changed: func(ino tree.Ino) {
+	t, _, err := r.OpenTree(ctx, repo.TreeOptions{Owner: me(), Changed: func(ino tree.Ino) {
 		if s := live.Load(); s != nil {
 			s.Changed(ino)
 		}
@@ -90,6 +90,12 @@ func serve(text string) error {
 	}
 	return r.Close()
 }
+
+// refused tells whether the kernel found that the mode forbids it, before the
+// daemon could say that nobody may: only on the mounts of ordinary users.
+func refused(err error) bool { return os.Geteuid() != 0 && errors.Is(err, unix.EACCES) }
+
+func me() tree.Cred { return tree.Cred{Uid: uint32(os.Geteuid()), Gid: uint32(os.Getegid())} }
 
 // roots lists the tree's own root. While the file "hang" is beside the
 // repository it does not return, like a store that does not answer; while
@@ -127,7 +133,7 @@ func command(ctx context.Context, s *mount.Server, t *tree.Tree, line string) er
 			if err := t.Unlink(tree.RootIno, words[1]); err != nil {
 				return err
 			}
-		} else if _, err := t.Create(tree.Cred{}, tree.RootIno, words[1], tree.Node{Kind: index.File, Perm: 0o600}); err != nil {
+		} else if _, err := t.Create(me(), tree.RootIno, words[1], tree.Node{Kind: index.File, Perm: 0o600}); err != nil {
 			return err
 		}
 		if err := s.NotifyEntry(tree.RootIno, words[1]); err != nil {
@@ -171,6 +177,9 @@ const limit = 2 * time.Minute
 func mountTest(t *testing.T, o serveOptions) *mounted {
 	t.Helper()
 	needFUSE(t)
+	if o.AllowOther && os.Geteuid() != 0 {
+		t.Skip("others may use only root's mounts, unless /etc/fuse.conf says else")
+	}
 	dir := t.TempDir()
 	for _, d := range []string{dir, filepath.Dir(dir)} { // for tests as another user
 		if err := os.Chmod(d, 0o755); err != nil {

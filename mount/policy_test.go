@@ -12,9 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// uncheckedOnly skips a test of messages on mounts where the kernel does not
+// check permissions: those that only root can reach.
+func uncheckedOnly(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("the kernel checks permissions on the mounts of ordinary users")
+	}
+}
+
 // TestMessages pins how many messages common operations cost: that is what the
 // policy is for, and most of the time they take.
 func TestMessages(t *testing.T) {
+	uncheckedOnly(t)
 	m := mountTest(t, serveOptions{})
 	// System calls as they are: package os adds some of its own.
 	open := func(name string, flag int) int {
@@ -136,7 +146,7 @@ func TestMessages(t *testing.T) {
 // TestCheckedMessages: where the kernel checks permissions, it asks for the
 // attributes of the directory once after each change of it.
 func TestCheckedMessages(t *testing.T) {
-	m := mountTest(t, serveOptions{AllowOther: true})
+	m := mountTest(t, serveOptions{AllowOther: os.Geteuid() == 0})
 	run := func(name string, want map[string]uint64, op func(string) error) {
 		t.Helper()
 		var got map[string]uint64
@@ -164,6 +174,7 @@ func TestCheckedMessages(t *testing.T) {
 // tree a second time six for a file and seven for a directory.
 func TestTreeMessages(t *testing.T) {
 	const files, dirs = 1000, 10
+	uncheckedOnly(t)
 	m := mountTest(t, serveOptions{})
 	if err := os.Mkdir(m.path("d"), 0o755); err != nil {
 		t.Fatal(err)
@@ -230,8 +241,8 @@ func TestTreeMessages(t *testing.T) {
 	t.Logf("copying: %v", best)
 }
 
-// TestSequentialRead: the kernel reads ahead in requests of 1 MiB, and a second
-// reading costs nothing.
+// TestSequentialRead: the kernel reads ahead in requests of 1 MiB, where the
+// daemon may tell it to.
 func TestSequentialRead(t *testing.T) {
 	m := mountTest(t, serveOptions{})
 	const size = 16 << 20
@@ -257,7 +268,11 @@ func TestSequentialRead(t *testing.T) {
 		})
 		best = min(best, got["READ"])
 	}
-	if most := uint64(size>>20 + 4); best > most {
+	most := uint64(size>>20 + 4)
+	if os.Geteuid() != 0 { // only root may raise the kernel's read-ahead from 128 KiB
+		most = size / (128 << 10)
+	}
+	if best > most {
 		t.Errorf("%d messages READ for %d MiB, want at most %d", best, size>>20, most)
 	}
 }
