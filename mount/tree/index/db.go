@@ -79,13 +79,17 @@ func Open(fs disk.FS, o Options) (*DB, error) {
 	}
 	g := newGuard(fs, o)
 	db := &DB{log: o.Logger, guard: g, stall: newStall()}
+	eo := engineOptions(g, db.stall, o)
+	merges := newCompactions()
+	eo.Experimental.CompactionScheduler = merges
 	err := g.run(func() (err error) {
-		db.p, err = pebble.Open(".", engineOptions(g, db.stall, o))
+		db.p, err = pebble.Open(".", eo)
 		return err
 	})
 	if db.p == nil {
 		return nil, fmt.Errorf("index: open: %w", err)
 	}
+	merges.start()
 	db.reader = reader{db: db, p: db.p}
 	db.stall.start(db.p)
 	if err == nil {
