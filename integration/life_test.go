@@ -399,3 +399,85 @@ func TestMountCycles(t *testing.T) {
 	<-done
 	wantFile(t, m.Path("f"), stream(5, 1<<20))
 }
+
+// TestUmountElsewhere: a mount that another mount namespace has too goes on
+// there. Whoever unmounts it is told who keeps it; what was written is durable;
+// and the mount ends by force, by a signal, or with the last who keeps it.
+func TestUmountElsewhere(t *testing.T) {
+	harness.NeedDaemon(t)
+	harness.NeedRoot(t)
+	m := harness.New(t, harness.Options{Args: []string{"--commit-interval", "1h"}})
+	keep := func() *exec.Cmd {
+		t.Helper()
+		cmd := exec.Command("unshare", "-m", "--propagation", "private", "sh", "-c", "echo there; exec sleep 300")
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cmd.Process.Kill() })
+		if _, err := out.Read(make([]byte, 16)); err != nil { // the namespace is there
+			t.Fatal(err)
+		}
+		return cmd
+	}
+	end := func(cmd *exec.Cmd) {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+	refused := func(cmd *exec.Cmd, args ...string) {
+		t.Helper()
+		begin := time.Now()
+		r := m.Cafs(append([]string{"umount"}, args...)...)
+		if r.Code != 7 || time.Since(begin) > 20*time.Second {
+			t.Errorf("umount %q: exit %d after %v, must be 7 soon", args, r.Code, time.Since(begin))
+		}
+		ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", cmd.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, word := range []string{fmt.Sprintf("pid %d", cmd.Process.Pid), "sleep", strings.TrimPrefix(ns, "mnt:"), "--force --repo " + m.Repo} {
+			if !strings.Contains(r.Stderr, word) {
+				t.Errorf("the message does not name %q:\n%s", word, r.Stderr)
+			}
+		}
+	}
+	want := func(n uint64) {
+		t.Helper()
+		for i := range n {
+			wantFile(t, m.Path(fmt.Sprint(i)), stream(i, 300_000))
+		}
+	}
+	ends := []func(cmd *exec.Cmd){
+		func(cmd *exec.Cmd) {
+			refused(cmd, m.Dir)
+			if harness.Mounted(m.Dir) {
+				t.Error("still mounted")
+			}
+			refused(cmd, "--repo", m.Repo, m.Dir) // nothing is mounted there any more
+			m.Kill()                              // so that nothing but umount made it durable
+		},
+		func(cmd *exec.Cmd) {
+			refused(cmd, m.Dir)
+			m.MustCafs("umount", "--force", "--repo", m.Repo, m.Dir)
+		},
+		func(cmd *exec.Cmd) { m.Signal(syscall.SIGTERM) },
+		func(cmd *exec.Cmd) {
+			refused(cmd, m.Dir)
+			end(cmd)
+		},
+	}
+	for i, finish := range ends {
+		cmd := keep()
+		write(t, m.Path(fmt.Sprint(i)), stream(uint64(i), 300_000))
+		pid := m.Pid
+		finish(cmd)
+		harness.WaitGone(t, pid)
+		m.Forget()
+		end(cmd)
+		m.Mount()
+		want(uint64(i) + 1)
+	}
+}

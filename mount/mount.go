@@ -148,18 +148,25 @@ func (s *Server) Wait() { <-s.done }
 
 // Unmount ends the mount and waits for the last request. While something is in
 // use the error matches EBUSY and all goes on. With lazy the name is taken away
-// at once, what is open stays usable, and Unmount does not wait.
-func (s *Server) Unmount(lazy bool) error {
+// at once, what is open stays usable, and Unmount does not wait. The context
+// bounds the wait only: its error says that the name is gone and that the kernel
+// goes on with the mount, which is somewhere else too.
+func (s *Server) Unmount(ctx context.Context, lazy bool) error {
 	if s.ended() {
 		return nil
 	}
 	if err := detach(s.dir, s.direct, lazy); err != nil {
 		return fmt.Errorf("mount: unmount %s: %w", s.dir, err)
 	}
-	if !lazy {
-		s.Wait()
+	if lazy {
+		return nil
 	}
-	return nil
+	select {
+	case <-s.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("mount: unmount %s: %w", s.dir, context.Cause(ctx))
+	}
 }
 
 // Ops tells how many messages of each kind the kernel has sent since the

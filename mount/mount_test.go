@@ -85,7 +85,7 @@ func serve(text string) error {
 			return err
 		}
 	}
-	if err := s.Unmount(false); err != nil {
+	if err := s.Unmount(context.Background(), false); err != nil {
 		return err
 	}
 	return r.Close()
@@ -127,7 +127,7 @@ func command(ctx context.Context, s *mount.Server, t *tree.Tree, line string) er
 	case "ops":
 		return json.NewEncoder(os.Stdout).Encode(s.Ops())
 	case "unmount": // while the test sees to it that the mount is in use
-		return json.NewEncoder(os.Stdout).Encode(errors.Is(s.Unmount(false), unix.EBUSY))
+		return json.NewEncoder(os.Stdout).Encode(errors.Is(s.Unmount(context.Background(), false), unix.EBUSY))
 	case "make", "remove": // a name in the root
 		if words[0] == "remove" {
 			if err := t.Unlink(tree.RootIno, words[1]); err != nil {

@@ -30,7 +30,9 @@ func umountCommand() *cli.Command {
 		Usage:     "unmount, and wait until everything is durable",
 		ArgsUsage: "DIR",
 		Description: "Returns when all that was written is on disk and the repository is free. When\n" +
-			"DIR is in use, nothing changes and the programs that use it are named.\n\n" +
+			"DIR is in use, nothing changes and the programs that use it are named. When\n" +
+			"another mount namespace (a container, say) has the mount too, it goes on there,\n" +
+			"and a process of it is named; --force ends it.\n\n" +
 			example("cafs umount ~/c"),
 		Flags: []cli.Flag{
 			repoFlag(),
@@ -97,10 +99,16 @@ func stopDaemon(ctx context.Context, repository string, arg api.StopArg) error {
 }
 
 // notMounted is for a directory without a mount of ours: perhaps somebody else
-// unmounted it and the daemon is still writing, which is waited for.
+// unmounted it and the daemon is still writing, which is waited for, or goes on
+// serving it elsewhere.
 func notMounted(ctx context.Context, o umountOptions, all []daemon.MountInfo, path string) error {
 	if r, err := repo.Resolve(o.repo); err == nil {
-		if h, held, err := repo.LockedBy(r); err == nil && held && h.Mountpoint == path && h.State == repo.StateClosing {
+		if h, held, err := repo.LockedBy(r); err == nil && held && h.Mountpoint == path {
+			if h.State != repo.StateClosing && (o.force || o.seal) {
+				if err := stopDaemon(ctx, r, api.StopArg{Detach: o.force, Seal: o.seal}); err != nil {
+					return err
+				}
+			}
 			return waitFree(ctx, r, h)
 		}
 	}
@@ -111,6 +119,12 @@ func notMounted(ctx context.Context, o umountOptions, all []daemon.MountInfo, pa
 	return err
 }
 
+// serves tells whether h holds the repository and its mount has not ended.
+func serves(repository string, h repo.Holder) bool {
+	now, held, err := repo.LockedBy(repository)
+	return err == nil && held && now.PID == h.PID && now.State != repo.StateClosing
+}
+
 // patience is how long waiting goes without a word.
 const patience = time.Second
 
@@ -119,15 +133,29 @@ const exitPatience = 5 * time.Second
 
 // waitFree waits until a daemon has made everything durable and is gone. Until
 // its process has ended it has files of the repository open, its log at least,
-// and the disk that they are on could not be unmounted.
+// and the disk that they are on could not be unmounted. When it is not about to
+// go, since another mount namespace has the mount too, the error matches EBUSY.
 func waitFree(ctx context.Context, repository string, h repo.Holder) error {
-	word := time.AfterFunc(patience, func() { notef("unmounted; pid %d is writing out the last changes", h.PID) })
-	defer word.Stop()
-	if fd, err := unix.PidfdOpen(h.PID, 0); err == nil {
-		defer unix.Close(fd)
-		defer unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(exitPatience/time.Millisecond))
+	process, noProcess := unix.PidfdOpen(h.PID, 0)
+	if noProcess == nil {
+		defer unix.Close(process)
 	}
-	err := repo.WaitFree(ctx, repository, h)
+	soon, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := repo.WaitFree(soon, repository, h)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		if serves(repository, h) {
+			// The daemon knows who is in the way, if its end does not come meanwhile.
+			if err := stopDaemon(ctx, repository, api.StopArg{}); err != nil && serves(repository, h) {
+				return err
+			}
+		}
+		notef("unmounted; pid %d is writing out the last changes", h.PID)
+		err = repo.WaitFree(ctx, repository, h)
+	}
+	if noProcess == nil {
+		unix.Poll([]unix.PollFd{{Fd: int32(process), Events: unix.POLLIN}}, int(exitPatience/time.Millisecond))
+	}
 	if errors.Is(err, repo.ErrUnclean) {
 		err = repo.Hint(fmt.Errorf("the last changes may be lost: %w", err), "the log %s says why", filepath.Join(repository, repo.LogName))
 	}

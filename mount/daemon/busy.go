@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,6 +28,9 @@ type BusyError struct {
 	Below []string // mounts inside it
 	// Partial: processes of other users could not be looked at.
 	Partial bool
+	// Gone: the mount is not at Dir any more, and what was written is durable;
+	// the others have it all the same.
+	Gone bool
 }
 
 // maxNamed bounds how many users a message names.
@@ -47,7 +51,11 @@ func (e *BusyError) Error() string {
 	if len(why) == 0 {
 		why = []string{"a process that cannot be seen from here"}
 	}
-	return fmt.Sprintf("%s is in use by %s", e.Dir, strings.Join(why, ", "))
+	who := strings.Join(why, ", ")
+	if e.Gone {
+		return fmt.Sprintf("%s is unmounted here and everything is durable, but the mount goes on elsewhere: it is kept by %s", e.Dir, who)
+	}
+	return fmt.Sprintf("%s is in use by %s", e.Dir, who)
 }
 
 // Is makes errors.Is(err, unix.EBUSY) true.
@@ -62,12 +70,8 @@ func Busy(m MountInfo) *BusyError {
 			e.Below = append(e.Below, b.Dir)
 		}
 	}
-	procs, _ := filepath.Glob("/proc/[0-9]*")
-	for _, proc := range procs {
-		pid, err := strconv.Atoi(filepath.Base(proc))
-		if err != nil || pid == os.Getpid() {
-			continue
-		}
+	for _, pid := range processes() {
+		proc := filepath.Join("/proc", strconv.Itoa(pid))
 		how, err := usage(proc, m)
 		if os.IsPermission(err) {
 			e.Partial = true
@@ -77,6 +81,58 @@ func Busy(m MountInfo) *BusyError {
 		}
 	}
 	return e
+}
+
+// keepers finds who keeps a mount that is not at its place any more: other mounts
+// of it, processes that have something open in it, and other mount namespaces,
+// each by one of its processes. A namespace without processes cannot be found.
+func keepers(m MountInfo) *BusyError {
+	e := &BusyError{Dir: m.Dir, Gone: true}
+	all, _ := Mounts()
+	for _, b := range all {
+		if b.Dev == m.Dev {
+			e.Below = append(e.Below, b.Dir)
+		}
+	}
+	own, _ := os.Readlink("/proc/self/ns/mnt")
+	seen := map[string]bool{own: true}
+	for _, pid := range processes() {
+		proc := filepath.Join("/proc", strconv.Itoa(pid))
+		if how, _ := holds(proc, m); how != "" {
+			e.Users = append(e.Users, User{pid, command(proc), how})
+		}
+		ns, err := os.Readlink(filepath.Join(proc, "ns/mnt"))
+		if err != nil || seen[ns] {
+			e.Partial = e.Partial || os.IsPermission(err)
+			continue
+		}
+		there, err := mountsOf(filepath.Join(proc, "mountinfo"))
+		if err != nil {
+			e.Partial = e.Partial || os.IsPermission(err)
+			continue // another process of the namespace may tell
+		}
+		seen[ns] = true
+		for _, b := range there {
+			if b.Dev == m.Dev && b.Type == FSType {
+				how := fmt.Sprintf("in the mount namespace %s it is mounted at %s", strings.TrimPrefix(ns, "mnt:"), b.Dir)
+				e.Users = append(e.Users, User{pid, command(proc), how})
+				break
+			}
+		}
+	}
+	return e
+}
+
+// processes lists the processes that can be seen, except this one.
+func processes() (pids []int) {
+	names, _ := filepath.Glob("/proc/[0-9]*")
+	for _, name := range names {
+		if pid, err := strconv.Atoi(filepath.Base(name)); err == nil && pid != os.Getpid() {
+			pids = append(pids, pid)
+		}
+	}
+	slices.Sort(pids)
+	return pids
 }
 
 // usage tells how a process uses a mount; "" when it does not, or is gone.
@@ -95,6 +151,11 @@ func usage(proc string, m MountInfo) (string, error) {
 			return l.how, nil
 		}
 	}
+	return holds(proc, m)
+}
+
+// holds tells what a process has open in a mount, wherever that is.
+func holds(proc string, m MountInfo) (string, error) {
 	infos, err := os.ReadDir(filepath.Join(proc, "fdinfo"))
 	if err != nil {
 		return "", err

@@ -86,6 +86,7 @@ type daemon struct {
 	tree   *tree.Tree
 	files  *content.Files
 	server *mount.Server
+	at     MountInfo // of the mount; the zero value where the kernel does not tell
 	api    api.Server
 	live   atomic.Pointer[mount.Server] // server, for callbacks that may come before it is set
 
@@ -215,6 +216,9 @@ func (d *daemon) mount(ctx context.Context) (err error) {
 		return explain(err, d.opts.AllowOther)
 	}
 	d.live.Store(d.server)
+	if all, err := Mounts(); err == nil {
+		d.at, _ = MountAt(all, d.info.Mountpoint)
+	}
 	return nil
 }
 
@@ -264,29 +268,70 @@ const abortWait = 2 * time.Second
 
 // stop unmounts. With force it does so although the mount is in use: what was
 // acknowledged is made durable, the connection is cut, so that what is still
-// open fails, and the name goes away. Errors: a [*BusyError].
+// open fails, and the name goes away. Errors: a [*BusyError]; when it says Gone
+// the name is away nevertheless, and the daemon ends when the last who keeps the
+// mount has gone.
 func (d *daemon) stop(force bool) error {
 	d.stopping.Lock()
 	defer d.stopping.Unlock()
-	all, err := Mounts()
-	if err != nil {
+	busy, err := d.unmount()
+	if busy == nil || err != nil {
 		return err
 	}
-	at, _ := MountAt(all, d.info.Mountpoint)
-	err = d.server.Unmount(false)
-	if err == nil || !errors.Is(err, unix.EBUSY) {
-		return err
-	}
-	busy := Busy(at)
-	if !force {
+	if !force && !busy.Gone {
 		return busy
 	}
-	d.log.Warn("unmounting although in use", "err", busy)
-	if err := d.tree.Sync(context.Background()); err != nil {
+	err = d.sync(context.Background())
+	if !force {
+		if err != nil {
+			return err
+		}
+		return repo.Hint(busy, "end these programs, or cut them off with 'cafs umount --force --repo %s %s'", d.info.Repo, d.info.Mountpoint)
+	}
+	if err != nil {
 		d.log.Error("sync before the end", "err", err)
 	}
-	d.abort(at)
+	d.log.Warn("unmounting although in use", "err", busy)
+	d.abort(d.at)
 	return nil
+}
+
+// How long the kernel may take to end a mount whose name is gone before it is
+// asked who keeps it, and until that is the answer although nobody is found: a
+// namespace that no process is in.
+const (
+	goneWait  = time.Second
+	goneLimit = 10 * time.Second
+)
+
+// unmount takes the name away, if it is there, and waits for the end of the
+// mount, or tells who is in the way.
+func (d *daemon) unmount() (*BusyError, error) {
+	all, err := Mounts()
+	if err != nil {
+		return nil, err
+	}
+	limit := time.Now().Add(goneLimit)
+	if at, ok := MountAt(all, d.info.Mountpoint); ok && (at.ID == d.at.ID || d.at.ID == 0) {
+		ctx, cancel := context.WithTimeout(context.Background(), goneWait)
+		defer cancel()
+		switch err := d.server.Unmount(ctx, false); {
+		case errors.Is(err, unix.EBUSY):
+			return Busy(at), nil
+		case !errors.Is(err, context.DeadlineExceeded):
+			return nil, err
+		}
+	} // else somebody took it away, and perhaps something else is there now
+	for {
+		select {
+		case <-d.server.Done():
+			return nil, nil
+		case <-time.After(goneWait):
+		}
+		if busy := keepers(d.at); len(busy.Users)+len(busy.Below) > 0 || time.Now().After(limit) {
+			return busy, nil
+		}
+	}
 }
 
 // abort cuts the connection and takes the name away. Each way of cutting it
@@ -294,7 +339,11 @@ func (d *daemon) stop(force bool) error {
 // file a mounted fusectl. Without either the end of this process does it: the
 // tree is closed by then, and requests that still come are answered with errors.
 func (d *daemon) abort(at MountInfo) {
-	_ = unix.Unmount(at.Dir, unix.MNT_FORCE|unix.UMOUNT_NOFOLLOW) // aborts, then finds it busy
+	if all, err := Mounts(); err == nil {
+		if now, ok := MountAt(all, at.Dir); ok && now.ID == at.ID {
+			_ = unix.Unmount(at.Dir, unix.MNT_FORCE|unix.UMOUNT_NOFOLLOW) // aborts, then finds it busy
+		}
+	}
 	if _, minor, ok := strings.Cut(at.Dev, ":"); ok {
 		_ = os.WriteFile(filepath.Join("/sys/fs/fuse/connections", minor, "abort"), []byte("1"), 0)
 	}

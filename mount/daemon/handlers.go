@@ -71,10 +71,15 @@ func (d *daemon) onStatus(ctx context.Context, c *api.Call) (any, []byte, error)
 }
 
 func (d *daemon) onSync(ctx context.Context, c *api.Call) (any, []byte, error) {
+	return nil, nil, d.sync(ctx)
+}
+
+// sync makes everything durable.
+func (d *daemon) sync(ctx context.Context) error {
 	if err := d.tree.Sync(ctx); err != nil {
-		return nil, nil, err
+		return err
 	}
-	return nil, nil, d.repo.Store.Sync(ctx)
+	return d.repo.Store.Sync(ctx)
 }
 
 func (d *daemon) onStop(ctx context.Context, c *api.Call) (any, []byte, error) {

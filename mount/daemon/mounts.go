@@ -24,8 +24,11 @@ type MountInfo struct {
 
 // Mounts lists the mounts of this process's namespace, in the order they were
 // made: where several are at one place, the last is the one seen.
-func Mounts() ([]MountInfo, error) {
-	f, err := os.Open("/proc/self/mountinfo")
+func Mounts() ([]MountInfo, error) { return mountsOf("/proc/self/mountinfo") }
+
+// mountsOf lists the mounts of the namespace of the process whose mountinfo is at path.
+func mountsOf(path string) ([]MountInfo, error) {
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("daemon: mounts: %w", err)
 	}
