@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
-	"math/bits"
 	"strconv"
 
 	"github.com/ipfs/go-cid"
-	"github.com/spaolacci/murmur3"
 
 	"cafs/linksys/unixfs"
 )
@@ -76,9 +74,8 @@ func lookup(ctx context.Context, it *item, name string, load loader) (Entry, err
 		}
 		return missing()
 	}
-	h := hashName(name)
-	for at := newShard(it); ; {
-		prefix, err := at.prefix(h)
+	for at := (shard{it: it}); ; {
+		prefix, err := at.prefix(name)
 		if err != nil {
 			return Entry{}, err
 		}
@@ -106,37 +103,19 @@ func entry(l unixfs.Link, name string) Entry {
 	return e
 }
 
-// shard is a node of a HAMT and where it lies below the root.
+// shard is a node of a HAMT and its level below the root.
 type shard struct {
-	it     *item
-	fanout int
-	width  int // hex digits of a slot's index
-	used   int // bits of a name's hash that led here
+	it    *item
+	level int
 }
 
-func newShard(it *item) shard {
-	f := it.node.Fanout
-	return shard{it: it, fanout: f, width: len(strconv.FormatInt(int64(f-1), 16))}
-}
-
-// hashName is the first half of murmur3-x64-128, as UnixFS prescribes.
-func hashName(name string) uint64 { return murmur3.Sum64([]byte(name)) }
-
-func (s shard) bits() int { return bits.TrailingZeros(uint(s.fanout)) }
-
-// prefix is the slot of a name with hash h, as its links begin.
-func (s shard) prefix(h uint64) (string, error) {
-	if s.used+s.bits() > 64 {
+// prefix is the slot of a name, as its links begin.
+func (s shard) prefix(name string) (string, error) {
+	prefix, ok := unixfs.SlotDigits(name, s.level, s.it.node.Fanout)
+	if !ok {
 		return "", fmt.Errorf("linksys: shard %s: deeper than a name's hash: %w", s.it.c, unixfs.ErrMalformed)
 	}
-	i := h << s.used >> (64 - s.bits())
-	const digits = "0123456789ABCDEF"
-	var b [16]byte
-	for k := s.width - 1; k >= 0; k-- {
-		b[k] = digits[i&15]
-		i >>= 4
-	}
-	return string(b[:s.width]), nil
+	return prefix, nil
 }
 
 // down loads the shard below a slot.
@@ -145,14 +124,10 @@ func (s shard) down(ctx context.Context, c cid.Cid, load loader) (shard, error) 
 	if err != nil {
 		return shard{}, err
 	}
-	if it.node == nil || it.node.Type != unixfs.HAMT || it.node.Fanout != s.fanout {
+	if it.node == nil || it.node.Type != unixfs.HAMT || it.node.Fanout != s.it.node.Fanout {
 		return shard{}, fmt.Errorf("linksys: shard %s: its child %s is no such shard: %w", s.it.c, c, unixfs.ErrMalformed)
 	}
-	s.it, s.used = it, s.used+s.bits()
-	if s.used+s.bits() > 64 {
-		return shard{}, fmt.Errorf("linksys: shard %s: deeper than a name's hash: %w", c, unixfs.ErrMalformed)
-	}
-	return s, nil
+	return shard{it, s.level + 1}, nil
 }
 
 // ReadDir lists a directory in the order of its nodes, reading shards as the

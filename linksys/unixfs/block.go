@@ -23,9 +23,6 @@ var (
 	ErrName = errors.New("invalid entry name")
 	// ErrNotDir: a directory was asked for and the node is none.
 	ErrNotDir = errors.New("not a UnixFS directory")
-	// ErrCollision: two names of a directory have the same 64-bit hash, so that
-	// no HAMT can hold both, and the directory is too large for one node too.
-	ErrCollision = errors.New("names collide in the directory hash")
 	// ErrProfile: settings that do not exist or do not go together.
 	ErrProfile = errors.New("invalid UnixFS profile")
 )

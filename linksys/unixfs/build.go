@@ -32,7 +32,7 @@ func (p Profile) BuildFile(ctx context.Context, r io.Reader, emit Emit) (Root, e
 
 // BuildDir builds a directory from its entries, in any order, as one node or as
 // a HAMT when it is larger than the profile allows. It holds all entries in
-// memory. Errors: ErrName for an invalid or repeated name; ErrCollision names two.
+// memory. Errors: ErrName for an invalid or repeated name.
 func (p Profile) BuildDir(ctx context.Context, entries iter.Seq2[Entry, error], emit Emit) (Root, error) {
 	return Builder{Profile: p}.Dir(ctx, entries, emit)
 }

@@ -1,124 +1,150 @@
 package unixfs_test
 
 import (
-	"encoding/binary"
+	"errors"
 	"fmt"
-	"math/bits"
-	"math/rand/v2"
-	"strings"
+	"math"
+	"slices"
 	"testing"
 
+	"cafs/linksys/linktest"
 	"cafs/linksys/unixfs"
 
 	dag "github.com/ipfs/boxo/ipld/merkledag"
 	mdtest "github.com/ipfs/boxo/ipld/merkledag/test"
 	"github.com/ipfs/boxo/ipld/unixfs/hamt"
-	uio "github.com/ipfs/boxo/ipld/unixfs/io"
+	block "github.com/ipfs/go-block-format"
+	format "github.com/ipfs/go-ipld-format"
 	"github.com/spaolacci/murmur3"
 )
 
-// colliding makes n names of one murmur3 hash: the second block of each leads
-// the hash from wherever the first one led it to one and the same state.
-func colliding(rnd *rand.Rand, n int) (names []string) {
-	const c1, c2, add1, add2 = 0x87c37b91114253d5, 0x4cf5ad432745937f, 0x52dce729, 0x38495ab5
-	inverse := func(odd uint64) uint64 {
-		x := odd
-		for range 6 {
-			x *= 2 - odd*x
-		}
-		return x
-	}
-	var end1, end2 uint64 = rnd.Uint64(), rnd.Uint64()
-	for len(names) < n {
-		name := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, rnd.Uint64()), rnd.Uint64())
-		h1 := bits.RotateLeft64(binary.LittleEndian.Uint64(name)*c1, 31) * c2
-		h1 = bits.RotateLeft64(h1, 27)*5 + add1
-		h2 := bits.RotateLeft64(binary.LittleEndian.Uint64(name[8:])*c2, 33) * c1
-		h2 = (bits.RotateLeft64(h2, 31)+h1)*5 + add2
-		mixed := bits.RotateLeft64((end1-add1)*inverse(5)-h2, -27) ^ h1
-		name = binary.LittleEndian.AppendUint64(name, bits.RotateLeft64(mixed*inverse(c2), -31)*inverse(c1))
-		mixed = bits.RotateLeft64((end2-add2)*inverse(5)-end1, -31) ^ h2
-		name = binary.LittleEndian.AppendUint64(name, bits.RotateLeft64(mixed*inverse(c1), -33)*inverse(c2))
-		if !strings.ContainsAny(string(name), "/\x00") {
-			names = append(names, string(name))
-		}
-	}
-	return names
-}
-
-// TestCollision: a directory with names of one hash is one node that boxo reads,
-// up to the length of a block; a larger one is an error that names them, and is
-// sharded as soon as one of them is gone.
+// TestCollision: names of one hash, hundreds of them, are names like others in a
+// HAMT of any fan-out, of a depth that their number explains. boxo cannot build
+// it, but lists all of it and finds every other name.
 func TestCollision(t *testing.T) {
 	rnd := random(t)
-	twins := colliding(rnd, 2)
+	twins := linktest.Colliding(rnd, 600)
 	if a, b := murmur3.Sum64([]byte(twins[0])), murmur3.Sum64([]byte(twins[1])); a != b {
 		t.Fatalf("hashes %x and %x", a, b)
 	}
-	entries := func(n int) []unixfs.Entry {
-		all := []unixfs.Entry{{Name: twins[0], Cid: someCid, Tsize: 1}, {Name: twins[1], Cid: someCid, Tsize: 1}}
-		for i := range n {
-			all = append(all, unixfs.Entry{Name: fmt.Sprintf("%0255d", i), Cid: someCid, Tsize: 1})
+	shard, err := hamt.NewShard(mdtest.Mock(), 256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []unixfs.Entry
+	var last error
+	for i := range 2000 {
+		e, node := child(t, rnd, i)
+		if i < len(twins) {
+			e.Name = twins[i]
+			last = errors.Join(last, shard.Set(t.Context(), e.Name, node))
 		}
-		return all
+		all = append(all, e)
 	}
-	p := unixfs.V1_2025
-	shard, err := hamt.NewShard(mdtest.Mock(), p.Fanout)
-	if err != nil {
-		t.Fatal(err)
+	if last == nil {
+		t.Error("boxo has a HAMT for names of one hash: build the same")
 	}
-	for i, name := range twins {
-		_, node := child(t, rnd, i)
-		if err = shard.Set(t.Context(), name, node); err != nil {
-			break
+	for _, fanout := range []int{8, 256, 1024} {
+		p := unixfs.V1_2025
+		p.Fanout, p.DirLimit = fanout, 1<<10
+		store := blocks{}
+		root, err := p.BuildDir(t.Context(), seq(all...), store.emit)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if err == nil {
-		t.Error("boxo has a HAMT for names of one hash")
-	}
-
-	store := blocks{}
-	flat, err := p.BuildDir(t.Context(), seq(entries(6000)...), store.emit)
-	if err != nil || len(store) != 1 {
-		t.Fatalf("%d blocks, %v", len(store), err)
-	}
-	node, err := dag.DecodeProtobuf(store[flat.Cid])
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, err := uio.NewDirectoryFromNode(mdtest.Mock(), node)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if links, err := dir.Links(t.Context()); err != nil || len(links) != 6002 {
-		t.Errorf("boxo lists %d entries, %v", len(links), err)
-	}
-
-	store = blocks{}
-	_, err = p.BuildDir(t.Context(), seq(entries(7000)...), store.emit)
-	wantCollision(t, err, twins)
-	if len(store) > 0 {
-		t.Errorf("%d blocks of a directory that cannot be", len(store))
-	}
-	large, err := p.BuildDir(t.Context(), seq(entries(7000)[1:]...), store.emit)
-	if err != nil {
-		t.Fatal(err)
-	}
-	change := []unixfs.Change{{Name: twins[0], Set: true, Entry: entries(0)[0]}}
-	_, err = p.EditDirSized(t.Context(), store.load, large, change, store.emit)
-	wantCollision(t, err, twins)
-	change = append(change, unixfs.Change{Name: twins[1]})
-	if swapped, err := p.EditDirSized(t.Context(), store.load, large, change, store.emit); err != nil || checkDir(t, store, swapped, append(entries(7000)[:1], entries(7000)[2:]...)) != unixfs.HAMT {
-		t.Errorf("one for the other: %+v, %v", swapped, err)
+		if typ := checkDir(t, store, root, all); typ != unixfs.HAMT {
+			t.Errorf("fan-out %d: a %s", fanout, typ)
+		}
+		depth, loads := 0, 0
+		for _, name := range twins {
+			loads = 0
+			if _, err := unixfs.Find(t.Context(), store.counting(&loads), root.Cid, name); err != nil {
+				t.Fatal(err)
+			}
+			depth = max(depth, loads)
+		}
+		hash := int(64 / math.Log2(float64(fanout)))
+		if most := hash + 3 + int(30/math.Log2(float64(fanout))); depth <= hash || depth > most {
+			t.Errorf("fan-out %d: %d levels, must be more than %d and at most %d", fanout, depth, hash, most)
+		}
+		if fanout <= 256 { // boxo's limit
+			boxoReads(t, store, root, all, twins)
+		}
 	}
 }
 
-func wantCollision(t *testing.T, err error, names []string) {
+// boxoReads has boxo list a directory, and find all but some of its names.
+func boxoReads(t *testing.T, store blocks, root unixfs.Root, all []unixfs.Entry, lost []string) {
 	t.Helper()
-	wantErr(t, unixfs.ErrCollision, func() error { return err })
-	for _, name := range names {
-		if err != nil && !strings.Contains(err.Error(), fmt.Sprintf("%q", name)) {
-			t.Errorf("%v: does not name %q", err, name)
+	service := mdtest.Mock()
+	var top format.Node
+	for c, data := range store {
+		b, err := block.NewBlockWithCid(data, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		node, err := dag.DecodeProtobufBlock(b)
+		if err == nil {
+			err = service.Add(t.Context(), node)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c == root.Cid {
+			top = node
+		}
+	}
+	shard, err := hamt.NewHamtFromDag(service, top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	links, err := shard.EnumLinks(t.Context())
+	if err != nil || len(links) != len(all) {
+		t.Errorf("boxo lists %d entries of %d, %v", len(links), len(all), err)
+	}
+	for _, e := range all {
+		if _, err := shard.Find(t.Context(), e.Name); err != nil != slices.Contains(lost, e.Name) {
+			t.Errorf("boxo finds %q: %v", e.Name, err)
+		}
+	}
+}
+
+// TestTooLongForABlock: a directory whose node would be no block is sharded,
+// whatever the profile says, and one node again when it is shorter.
+func TestTooLongForABlock(t *testing.T) {
+	for _, setting := range []string{"dir-limit=0", "dir-size=none,dir-links=100000", "dir-size=links,dir-limit=2090000"} {
+		p, err := unixfs.ParseProfile("unixfs-v1-2025," + setting)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []unixfs.Entry
+		for i := range 7100 { // of which 7,070 fit
+			all = append(all, unixfs.Entry{Name: fmt.Sprintf("%0250d", i), Cid: someCid, Tsize: 1})
+		}
+		store := blocks{}
+		var root unixfs.Root
+		for _, n := range []int{7000, 7100, 7099, 7001} {
+			want, err := p.BuildDir(t.Context(), seq(all[:n]...), store.emit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(store[want.Cid]) > unixfs.MaxBlock {
+				t.Fatalf("%s: a block of %d bytes", setting, len(store[want.Cid]))
+			}
+			if root.Cid.Defined() {
+				var changes []unixfs.Change
+				for i, e := range all {
+					changes = append(changes, unixfs.Change{Name: e.Name, Set: i < n, Entry: e})
+				}
+				if root, err = p.EditDirSized(t.Context(), store.load, root, changes, store.emit); err != nil || root != want {
+					t.Errorf("%s: edited to %d entries: %+v, %v; want %+v", setting, n, root, err, want)
+				}
+			}
+			root = want
+			node, err := unixfs.DecodeNode(root.Cid, store[root.Cid])
+			if err != nil || (node.Type == unixfs.HAMT) != (n > 7050) {
+				t.Errorf("%s: %d entries are a %s, %v", setting, n, node.Type, err)
+			}
 		}
 	}
 }

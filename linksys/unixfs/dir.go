@@ -2,7 +2,6 @@ package unixfs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -47,14 +46,10 @@ func (p Profile) dir(ctx context.Context, entries []Entry, stat Stat, emit Emit)
 	for i := range entries {
 		d.add(entries[i])
 	}
-	var collision error
 	if d.sharded() {
 		root, err := p.shards(ctx, entries, stat, emit)
-		root.Size = uint64(d.size)
-		if !errors.Is(err, ErrCollision) {
-			return root, err
-		}
-		collision = err // one node can still hold them
+		root.Size = uint64(d.size())
+		return root, err
 	}
 	slices.SortFunc(entries, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
 	for i := 1; i < len(entries); i++ {
@@ -66,9 +61,6 @@ func (p Profile) dir(ctx context.Context, entries []Entry, stat Stat, emit Emit)
 	for _, e := range entries {
 		n += linkLen(e.Cid.ByteLen(), len(e.Name), e.Tsize)
 		tsize += clampTsize(e.Tsize)
-	}
-	if collision != nil && n > maxChunk {
-		return Root{}, collision
 	}
 	links := make([]byte, 0, n)
 	for _, e := range entries {
@@ -87,27 +79,32 @@ func validEntry(e Entry) error {
 // flatNode emits a directory of one node from its encoded links.
 func (p Profile) flatNode(links []byte, tsize uint64, d dirMeasure, stat Stat, emit Emit) (Root, error) {
 	data := encodeNode(links, appendStat(appendField(nil, tagType, uint64(Dir)), stat))
-	if len(data) > MaxBlock {
-		return Root{}, fmt.Errorf("%w: directory node of %d bytes, more than %d", ErrProfile, len(data), MaxBlock)
-	}
 	c, err := p.block(codecDagPB, data, emit)
-	return Root{Cid: c, Size: uint64(d.size), Tsize: tsize + uint64(len(data))}, err
+	return Root{Cid: c, Size: uint64(d.size()), Tsize: tsize + uint64(len(data))}, err
 }
 
 // dirMeasure is what decides whether a directory is sharded.
 type dirMeasure struct {
 	p       *Profile
-	size    int // bytes, by p.DirSize, as one node
+	block   int // bytes of the block, as one node
+	links   int // bytes of names and CIDs
 	entries int
 }
 
 func (p *Profile) measure(stat Stat) dirMeasure {
-	d := dirMeasure{p: p}
-	if p.DirSize == SizeBlock {
-		n := len(appendStat(appendField(nil, tagType, uint64(Dir)), stat))
-		d.size = 1 + varintLen(uint64(n)) + n
+	n := len(appendStat(appendField(nil, tagType, uint64(Dir)), stat))
+	return dirMeasure{p: p, block: 1 + varintLen(uint64(n)) + n}
+}
+
+// size is that which the profile goes by, in bytes.
+func (d *dirMeasure) size() int {
+	switch d.p.DirSize {
+	case SizeBlock:
+		return d.block
+	case SizeLinks:
+		return d.links
 	}
-	return d
+	return 0
 }
 
 func (d *dirMeasure) add(e Entry)    { d.count(e.Cid.ByteLen(), len(e.Name), e.Tsize, 1) }
@@ -115,21 +112,20 @@ func (d *dirMeasure) remove(e Entry) { d.count(e.Cid.ByteLen(), len(e.Name), e.T
 
 func (d *dirMeasure) count(cidLen, nameLen int, tsize uint64, sign int) {
 	d.entries += sign
-	switch d.p.DirSize {
-	case SizeBlock:
-		d.size += sign * linkLen(cidLen, nameLen, tsize)
-	case SizeLinks:
-		d.size += sign * (cidLen + nameLen)
-	}
+	d.block += sign * linkLen(cidLen, nameLen, tsize)
+	d.links += sign * (cidLen + nameLen)
 }
 
-// sharded: the limit itself still fits. An empty directory is never sharded.
+// sharded: the limit itself still fits. An empty directory is never sharded, one
+// that is too long for a block always.
 func (d *dirMeasure) sharded() bool {
 	switch {
+	case d.block > MaxBlock:
+		return true
 	case d.p.DirLimit == 0 || d.entries == 0:
 		return false
 	case d.p.DirLinks > 0 && d.entries > d.p.DirLinks:
 		return true
 	}
-	return d.p.DirSize != SizeNone && d.size > d.p.DirLimit
+	return d.p.DirSize != SizeNone && d.size() > d.p.DirLimit
 }

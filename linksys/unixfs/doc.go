@@ -38,7 +38,7 @@
 // (murmur3-x64-64, most significant first, log2(Fanout) per level). A slot is
 // empty, holds one entry, or leads to a node for the next level, and a node
 // below the root always holds two entries or more. So the tree is a function of
-// the set of entries, and 64 bits of hash bound its depth.
+// the set of entries, and the bits of the hash bound its depth.
 //
 // # Profiles
 //
@@ -79,10 +79,13 @@
 // name pushed past the limit stays sharded when it then loses short ones); here
 // sharding depends on the entries alone, as in a fresh "ipfs add".
 //
-// No HAMT holds two names of one hash. They do not occur, but can be made, and
-// Kubo refuses them ("sharded directory too deep"). Here such a directory is one
-// node, whatever DirLimit says, as long as that fits into a block; a larger one
-// is [ErrCollision].
+// Two names of one hash do not occur, but can be made, and Kubo refuses to build
+// a HAMT of them ("sharded directory too deep"). Here the bits of a hash that is
+// used up are followed by those of the name's sha2-256, so that any set of names
+// is a directory. Kubo lists, copies and pins that, and finds all names but those.
+//
+// A directory that would be too long for a block is sharded, whatever the profile
+// says. Kubo makes a block that it can give to nobody.
 //
 // cafs keeps mode, mtime and the rest of an inode out of content DAGs; [Stat]
 // exists to read others' and to import like Kubo. Names are bytes, not UTF-8, as

@@ -21,7 +21,7 @@ import (
 // built by this profile: what is loaded is checked and answered with ErrForeign
 // or ErrMalformed, what is not loaded is believed.
 //
-// Errors: ErrName, ErrCollision, ErrNotDir, ErrForeign, ErrMalformed.
+// Errors: ErrName, ErrNotDir, ErrForeign, ErrMalformed.
 func (p Profile) EditDir(ctx context.Context, load Load, base cid.Cid, changes []Change, emit Emit) (Root, error) {
 	return p.EditDirSized(ctx, load, Root{Cid: base}, changes, emit)
 }

@@ -2,12 +2,8 @@ package unixfs
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"slices"
-
-	"github.com/ipfs/go-cid"
 )
 
 // hashedChange is a change and the hash of its name.
@@ -15,6 +11,10 @@ type hashedChange struct {
 	hash uint64
 	*Change
 }
+
+func (h hashedChange) name() string { return h.Name }
+
+func (h *hashedChange) slot(level, fanout int) int { return slotAt(h.hash, h.Name, level, fanout) }
 
 // sharded edits a HAMT, in memory first: only when it is known to stay one are
 // its changed nodes encoded.
@@ -28,9 +28,7 @@ func (d *dirEditor) sharded(block []byte, changes []Change) (Root, error) {
 		hashed[i] = hashedChange{nameHash(changes[i].Name), &changes[i]}
 	}
 	slices.SortStableFunc(hashed, func(a, b hashedChange) int { return cmp.Compare(a.hash, b.hash) })
-	if err := d.apply(root, hashed); errors.Is(err, ErrCollision) {
-		return d.unsharded(block, changes, err)
-	} else if err != nil {
+	if err := d.apply(root, hashed); err != nil {
 		return Root{}, err
 	}
 	if !root.changed {
@@ -47,56 +45,20 @@ func (d *dirEditor) sharded(block []byte, changes []Change) (Root, error) {
 	}
 	result, err := d.write(root)
 	if d.base.Size != 0 {
-		result.Size = d.base.Size + uint64(d.delta.size)
+		result.Size = d.base.Size + uint64(d.delta.size())
 	}
 	return result, err
 }
 
-// unsharded makes one node of a sharded directory in which names collide, if it
-// is short enough for a block.
-func (d *dirEditor) unsharded(block []byte, changes []Change, collision error) (Root, error) {
-	var entries []Entry
-	var bad error
-	size := 0
-	add := func(e Entry) bool {
-		size += linkLen(e.Cid.ByteLen(), len(e.Name), e.Tsize)
-		entries = append(entries, e)
-		return size <= maxChunk
-	}
-	changed := make(map[string]struct{}, len(changes))
-	for _, c := range changes {
-		changed[c.Name] = struct{}{}
-		if c.Set && !add(c.Entry) {
-			return Root{}, collision
-		}
-	}
-	load := func(_ context.Context, c cid.Cid) ([]byte, error) { return d.fetch(c) }
-	err := listShard(d.ctx, load, block, shardPlace{fanout: d.p.Fanout}, func(e Entry, err error) bool {
-		if _, ok := changed[e.Name]; ok {
-			return true
-		}
-		bad = err
-		return err == nil && add(e)
-	})
-	switch {
-	case bad != nil:
-		return Root{}, bad
-	case errors.Is(err, errStop):
-		return Root{}, collision
-	case err != nil:
-		return Root{}, err
-	}
-	return d.p.dir(d.ctx, entries, Stat{}, d.emit)
-}
-
-// apply makes changes, sorted by hash, below a node.
+// apply makes changes, sorted as in the node above, below a node.
 func (d *dirEditor) apply(s *shard, changes []hashedChange) error {
 	kids := make([]shardKid, 0, len(s.kids)+min(len(changes), s.place.fanout))
 	old := s.kids
+	inOrder(changes, hashedChange.name, s.place.level, s.place.fanout)
 	for len(changes) > 0 {
-		slot := slotAt(changes[0].hash, s.place.level, s.place.fanout)
+		slot := changes[0].slot(s.place.level, s.place.fanout)
 		end := 1
-		for end < len(changes) && slotAt(changes[end].hash, s.place.level, s.place.fanout) == slot {
+		for end < len(changes) && changes[end].slot(s.place.level, s.place.fanout) == slot {
 			end++
 		}
 		for len(old) > 0 && old[0].slot < slot {
@@ -186,7 +148,6 @@ func (d *dirEditor) applyValue(place shardPlace, kid shardKid, changes []hashedC
 	}
 	if old != nil && !replaced {
 		entries = append(entries, hashed{nameHash(old.Name), *old})
-		slices.SortStableFunc(entries, func(a, b hashed) int { return cmp.Compare(a.hash, b.hash) })
 	}
 	switch len(entries) {
 	case 0:
@@ -194,34 +155,29 @@ func (d *dirEditor) applyValue(place shardPlace, kid shardKid, changes []hashedC
 	case 1:
 		return shardKid{slot: kid.slot, entry: &entries[0].Entry}, true, nil
 	}
-	sub, err := newShard(place.below(kid.slot), entries)
-	return shardKid{slot: kid.slot, sub: sub}, true, err
+	return shardKid{slot: kid.slot, sub: newShard(place.below(kid.slot), entries)}, true, nil
 }
 
-// newShard makes the node that holds entries, sorted by hash.
-func newShard(place shardPlace, entries []hashed) (*shard, error) {
-	if place.level >= maxLevels(place.fanout) {
-		return nil, fmt.Errorf("%w: %q and %q", ErrCollision, entries[0].Name, entries[1].Name)
-	}
+// newShard makes the node that holds entries, in any order.
+func newShard(place shardPlace, entries []hashed) *shard {
+	slices.SortFunc(entries, func(a, b hashed) int {
+		return cmp.Compare(a.slot(place.level, place.fanout), b.slot(place.level, place.fanout))
+	})
 	s := &shard{place: place, changed: true}
 	for len(entries) > 0 {
-		slot := slotAt(entries[0].hash, place.level, place.fanout)
+		slot := entries[0].slot(place.level, place.fanout)
 		end := 1
-		for end < len(entries) && slotAt(entries[end].hash, place.level, place.fanout) == slot {
+		for end < len(entries) && entries[end].slot(place.level, place.fanout) == slot {
 			end++
 		}
 		kid := shardKid{slot: slot, entry: &entries[0].Entry}
 		if end > 1 {
-			sub, err := newShard(place.below(slot), entries[:end])
-			if err != nil {
-				return nil, err
-			}
-			kid = shardKid{slot: slot, sub: sub}
+			kid = shardKid{slot: slot, sub: newShard(place.below(slot), entries[:end])}
 		}
 		s.kids = append(s.kids, kid)
 		entries = entries[end:]
 	}
-	return s, nil
+	return s
 }
 
 // loadShard loads the child node an encoded link leads to.
@@ -249,11 +205,11 @@ func (d *dirEditor) loadShard(link []byte, place shardPlace) (*shard, error) {
 // not, it returns all its entries. A directory that did not shrink stays.
 func (d *dirEditor) staysSharded(root *shard) (bool, []Entry, error) {
 	size := d.p.measure(Stat{})
-	bySize := d.p.DirLinks == 0 && d.p.DirSize != SizeNone
+	bySize := d.p.DirLinks == 0 && d.p.DirSize != SizeNone && d.p.DirLimit > 0
 	switch {
-	case d.delta.size >= 0 && d.delta.entries >= 0:
+	case d.delta.block >= 0 && d.delta.size() >= 0 && d.delta.entries >= 0:
 		return true, nil, nil
-	case bySize && d.base.Size != 0 && int64(d.base.Size)+int64(d.delta.size) > int64(d.p.DirLimit):
+	case bySize && d.base.Size != 0 && int64(d.base.Size)+int64(d.delta.size()) > int64(d.p.DirLimit):
 		return true, nil, nil
 	}
 	if full, err := d.count(root, &size); err != nil || full {

@@ -53,7 +53,7 @@ func (f *dirFinder) find(ctx context.Context, load Load, c cid.Cid) (found rawLi
 		return found, err
 	}
 	for place := (shardPlace{fanout: fanout}); place.level < maxLevels(fanout); {
-		want := slotAt(f.hash, place.level, fanout)
+		want := slotAt(f.hash, f.name, place.level, fanout)
 		var next rawLink
 		err := scanShard(block, place, func(slot int, name []byte, l rawLink) error {
 			switch {

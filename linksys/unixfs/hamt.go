@@ -16,6 +16,10 @@ type hashed struct {
 	Entry
 }
 
+func (h hashed) name() string { return h.Name }
+
+func (h *hashed) slot(level, fanout int) int { return slotAt(h.hash, h.Name, level, fanout) }
+
 // shards builds a HAMT. Sorted by hash, the entries below any node stand
 // together, so the tree is a recursion over ranges. Nothing is emitted when
 // there is no such tree.
@@ -28,12 +32,8 @@ func (p Profile) shards(ctx context.Context, entries []Entry, stat Stat, emit Em
 		return cmp.Or(cmp.Compare(a.hash, b.hash), strings.Compare(a.Name, b.Name))
 	})
 	for i := 1; i < len(all); i++ {
-		a, b := all[i-1], all[i]
-		if a.Name == b.Name {
-			return Root{}, fmt.Errorf("%w: %q twice", ErrName, b.Name)
-		}
-		if samePath(a.hash, b.hash, p.Fanout) {
-			return Root{}, fmt.Errorf("%w: %q and %q", ErrCollision, a.Name, b.Name)
+		if all[i].Name == all[i-1].Name {
+			return Root{}, fmt.Errorf("%w: %q twice", ErrName, all[i].Name)
 		}
 	}
 	w := shardWriter{p: p, ctx: ctx, emit: emit}
@@ -48,17 +48,19 @@ type shardWriter struct {
 	free []*shardNode // for the next node: a directory has thousands
 }
 
-// build emits the node of a level that holds these entries, and all below it.
+// build emits the node of a level that holds these entries, sorted as in the
+// level above, and all below it.
 func (w *shardWriter) build(all []hashed, level int, stat Stat) (Root, error) {
 	if err := w.ctx.Err(); err != nil {
 		return Root{}, err
 	}
 	n := w.node()
 	defer func() { w.free = append(w.free, n) }()
+	inOrder(all, hashed.name, level, w.p.Fanout)
 	for len(all) > 0 {
-		slot := slotAt(all[0].hash, level, w.p.Fanout)
+		slot := all[0].slot(level, w.p.Fanout)
 		end := 1
-		for end < len(all) && slotAt(all[end].hash, level, w.p.Fanout) == slot {
+		for end < len(all) && all[end].slot(level, w.p.Fanout) == slot {
 			end++
 		}
 		l := all[0].Entry

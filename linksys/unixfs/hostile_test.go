@@ -164,7 +164,7 @@ func TestNames(t *testing.T) {
 }
 
 // TestHamtBombs: HAMTs made to be walked for ever, or to hide entries, end after
-// a few loads.
+// a load for each of the 40 levels that a name has.
 func TestHamtBombs(t *testing.T) {
 	full := bytes.Repeat([]byte{0xff}, 32)
 	node := func(child cid.Cid) []byte { // 256 times the same child
@@ -180,7 +180,7 @@ func TestHamtBombs(t *testing.T) {
 		"other fan-out": join(pbLink(someCid, "0"), shardMsg([]byte{1}, 0x22, 8)),
 		"file":          unixMsg(field(0x08, 2)),
 	} {
-		for _, depth := range []int{1, 3, 20} {
+		for _, depth := range []int{1, 3, 60} {
 			s := blocks{}
 			top := put(s, bottom)
 			for range depth {
@@ -191,17 +191,48 @@ func TestHamtBombs(t *testing.T) {
 			var err error
 			for _, err = range unixfs.List(t.Context(), load, top) {
 			}
-			if !errors.Is(err, unixfs.ErrMalformed) || loads > 10 {
+			if !errors.Is(err, unixfs.ErrMalformed) || loads > 41 {
 				t.Errorf("%s below %d nodes: %d loads, %v", name, depth, loads, err)
 			}
 			_, err = unixfs.Find(t.Context(), load, top, "x")
-			if name != "misplaced" && !errors.Is(err, unixfs.ErrMalformed) || err == nil || loads > 20 {
+			if name != "misplaced" && !errors.Is(err, unixfs.ErrMalformed) || err == nil || loads > 2*41 {
 				t.Errorf("%s below %d nodes: find: %d loads, %v", name, depth, loads, err)
 			}
-			if r, err := unixfs.V1_2025.EditDir(t.Context(), load, top, []unixfs.Change{{Name: "x", Set: true, Entry: unixfs.Entry{Cid: someCid}}}, discard); err == nil || loads > 30 {
+			if r, err := unixfs.V1_2025.EditDir(t.Context(), load, top, []unixfs.Change{{Name: "x", Set: true, Entry: unixfs.Entry{Cid: someCid}}}, discard); err == nil || loads > 3*41 {
 				t.Errorf("%s below %d nodes: %d loads, edited to %+v", name, depth, loads, r)
 			}
 		}
+	}
+}
+
+// TestDeepHamt: a HAMT in which the way to a name goes on when all its bits are
+// used up.
+func TestDeepHamt(t *testing.T) {
+	const fanout = 256
+	s, name, loads := blocks{}, "deep", 0
+	top := put(s, join(pbLink(someCid, "00"+name), shardMsg([]byte{1}, 0x22, fanout)))
+	for level := 39; level >= 0; level-- {
+		slot, ok := unixfs.Slot(name, level, fanout)
+		digits, _ := unixfs.SlotDigits(name, level, fanout)
+		if !ok || digits != fmt.Sprintf("%02X", slot) {
+			t.Fatalf("level %d: slot %x is %q, %v", level, slot, digits, ok)
+		}
+		bits := make([]byte, fanout/8)
+		bits[len(bits)-1-slot/8] = 1 << (slot % 8)
+		top = put(s, join(pbLink(top, digits), shardMsg(bits, 0x22, fanout)))
+	}
+	if _, ok := unixfs.Slot(name, 40, fanout); ok {
+		t.Error("there is a level 40")
+	}
+	load := s.counting(&loads)
+	wantErr(t, unixfs.ErrMalformed, func() error { _, err := unixfs.Find(t.Context(), load, top, name); return err })
+	wantErr(t, unixfs.ErrMalformed, func() (err error) {
+		for _, err = range unixfs.List(t.Context(), load, top) {
+		}
+		return err
+	})
+	if loads > 100 {
+		t.Errorf("%d loads", loads)
 	}
 }
 

@@ -3,13 +3,13 @@ package unixfs_test
 import (
 	"bytes"
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"testing"
 	"time"
 
+	"cafs/linksys/linktest"
 	"cafs/linksys/unixfs"
 
 	chunk "github.com/ipfs/boxo/chunker"
@@ -24,21 +24,8 @@ import (
 	mh "github.com/multiformats/go-multihash"
 )
 
-var seedFlag = flag.Uint64("seed", 0, "seed of the random tests; 0: by the clock")
-
-// random returns a generator whose seed is printed when the test fails.
-func random(t testing.TB) *rand.Rand {
-	seed := *seedFlag
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("repeat with -seed=%d", seed)
-		}
-	})
-	return rand.New(rand.NewPCG(seed, 1))
-}
+// random returns a generator that prints its seed.
+func random(t testing.TB) *rand.Rand { return linktest.NewRand(t) }
 
 func cidBuilder(p unixfs.Profile) cid.Builder {
 	return cid.Prefix{Version: uint64(p.CidVersion), Codec: cid.DagProtobuf, MhType: p.Hash, MhLength: -1}

@@ -29,7 +29,7 @@ type Profile struct {
 
 	Fanout   int      // slots of a HAMT node: a power of two, 8 to 1024
 	DirSize  SizeMode // what is compared with DirLimit
-	DirLimit int      // a directory larger than this many bytes is sharded; 0: none ever is
+	DirLimit int      // a directory larger than this many bytes is sharded; 0: only one too long for a block
 	DirLinks int      // a directory with more entries than this is sharded; 0: no such limit
 }
 

@@ -2,27 +2,41 @@ package unixfs
 
 import (
 	"fmt"
+	"slices"
 
 	mh "github.com/multiformats/go-multihash"
 )
 
 // A HAMT node in place: level 0 is the root, and path holds the slots above it,
-// the bits with which the hash of every name below it begins.
+// the bits with which the hash of every name below it begins. Where these are
+// used up, tail holds the further slots.
 type shardPlace struct {
 	fanout int
 	level  int
 	path   uint64
+	tail   []int
 }
 
 // below is the place of the child in a slot.
 func (s shardPlace) below(slot int) shardPlace {
-	return shardPlace{s.fanout, s.level + 1, s.path<<slotBits(s.fanout) | uint64(slot)}
+	child := shardPlace{s.fanout, s.level + 1, s.path, nil}
+	if s.level < hashLevels(s.fanout) {
+		child.path = s.path<<slotBits(s.fanout) | uint64(slot)
+	} else {
+		child.tail = append(slices.Clip(s.tail), slot)
+	}
+	return child
 }
 
 // holds tells whether a name belongs into a slot of the node.
 func (s shardPlace) holds(slot int, name []byte) bool {
-	child := s.below(slot)
-	return nameHash(name)>>(64-child.level*slotBits(s.fanout)) == child.path
+	child, hash := s.below(slot), nameHash(name)
+	for i, want := range child.tail {
+		if slotAt(hash, name, hashLevels(s.fanout)+i, s.fanout) != want {
+			return false
+		}
+	}
+	return hash>>(64-(child.level-len(child.tail))*slotBits(s.fanout)) == child.path
 }
 
 // nodeData returns a dag-pb block's data field without looking at its links.

@@ -1,6 +1,11 @@
 package unixfs
 
-import "math/bits"
+import (
+	"bytes"
+	"crypto/sha256"
+	"math/bits"
+	"slices"
+)
 
 // A HAMT node has fanout slots. Which are taken is told by a bitfield, stored
 // as a big-endian number without leading zero bytes (some writers keep them),
@@ -24,19 +29,57 @@ func appendSlot(b []byte, slot, width int) []byte {
 // the most significant on.
 func slotBits(fanout int) int { return bits.TrailingZeros(uint(fanout)) }
 
-// maxLevels is how many levels the hash can tell names apart on.
-func maxLevels(fanout int) int { return 64 / slotBits(fanout) }
+// hashLevels is how many levels the hash can tell names apart on.
+func hashLevels(fanout int) int { return 64 / slotBits(fanout) }
 
-// samePath tells whether two hashes lead to the same slots on every level.
-func samePath(a, b uint64, fanout int) bool {
-	unused := 64 - maxLevels(fanout)*slotBits(fanout)
-	return a>>unused == b>>unused
+// maxLevels is how many levels there can be: names of one hash are told apart
+// by their sha2-256.
+func maxLevels(fanout int) int { return hashLevels(fanout) + 8*sha256.Size/slotBits(fanout) }
+
+// slotAt is the slot of a name with the given hash at a level, the root being
+// level 0.
+func slotAt[S string | []byte](hash uint64, name S, level, fanout int) int {
+	n := slotBits(fanout)
+	if level < hashLevels(fanout) {
+		return int(hash >> (64 - (level+1)*n) & uint64(fanout-1))
+	}
+	sum := sha256.Sum256([]byte(name))
+	slot, from := 0, (level-hashLevels(fanout))*n
+	for i := from; i < from+n; i++ {
+		slot = slot<<1 | int(sum[i/8]>>(7-i%8)&1)
+	}
+	return slot
 }
 
-// slotAt is the slot of a hash at a level, the root being level 0.
-func slotAt(hash uint64, level, fanout int) int {
-	n := slotBits(fanout)
-	return int(hash >> (64 - (level+1)*n) & uint64(fanout-1))
+// inOrder puts what is sorted by hash in the order of the slots it has at a
+// level, which differs where the hash is used up.
+func inOrder[T any](all []T, name func(T) string, level, fanout int) {
+	if level != hashLevels(fanout) || len(all) < 2 {
+		return
+	}
+	slices.SortFunc(all, func(a, b T) int {
+		x, y := sha256.Sum256([]byte(name(a))), sha256.Sum256([]byte(name(b)))
+		return bytes.Compare(x[:], y[:])
+	})
+}
+
+// Slot returns which slot leads to a name from a HAMT node of the given fan-out, a
+// power of two, at a level, the root's being 0; false where no node can be.
+func Slot(name string, level, fanout int) (int, bool) {
+	if level >= maxLevels(fanout) {
+		return 0, false
+	}
+	return slotAt(nameHash(name), name, level, fanout), true
+}
+
+// SlotDigits is Slot as the name of the link begins.
+func SlotDigits(name string, level, fanout int) (string, bool) {
+	slot, ok := Slot(name, level, fanout)
+	if !ok {
+		return "", false
+	}
+	var b [4]byte
+	return string(appendSlot(b[:0], slot, slotWidth(fanout))), true
 }
 
 // slots checks links, in order, against a bitfield.

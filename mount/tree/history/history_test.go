@@ -15,6 +15,7 @@ import (
 
 	"github.com/ipfs/go-cid"
 
+	"cafs/linksys/linktest"
 	"cafs/linksys/unixfs"
 	"cafs/mount/tree/index"
 )
@@ -130,6 +131,57 @@ func TestMap(t *testing.T) {
 				t.Fatalf("round %d: %q is %+v, %v, %v", round, name, e, ok, err)
 			}
 		}
+	}
+}
+
+// TestMapCollision: names of one hash do not end up in one block, and changing
+// some costs the blocks above them.
+func TestMapCollision(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	m := memory{}
+	var all []Entry
+	for _, name := range linktest.Colliding(rand.New(rand.NewPCG(seed, 1)), 20_000) {
+		all = append(all, Entry{Name: name, Kind: index.Fifo})
+	}
+	slices.SortFunc(all, byName)
+	whole, err := edit(t.Context(), m.load, cid.Undef, changesOf(all), m.put)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range m {
+		if len(b) > 2*leafLimit {
+			t.Errorf("a block of %d bytes", len(b))
+		}
+	}
+	most, err := edit(t.Context(), m.load, cid.Undef, changesOf(all[1:]), m.put)
+	if err != nil {
+		t.Fatal(err)
+	}
+	puts := 0
+	put := func(b unixfs.Block) error { puts++; return m.put(b) }
+	if got, err := edit(t.Context(), m.load, most.c, changesOf(all[:1]), put); err != nil || got != whole {
+		t.Errorf("one added: %+v, %v; want %+v", got, err, whole)
+	}
+	if got, err := edit(t.Context(), m.load, whole.c, []Change{{Name: all[0].Name}}, put); err != nil || got != most {
+		t.Errorf("one removed: %+v, %v; want %+v", got, err, most)
+	}
+	if puts > 2*64 {
+		t.Errorf("two changes wrote %d blocks", puts)
+	}
+	for _, i := range []int{0, len(all) / 2, len(all) - 1} {
+		if _, ok, err := Find(t.Context(), m.load, whole.c, all[i].Name); !ok || err != nil {
+			t.Errorf("%q: %v, %v", all[i].Name, ok, err)
+		}
+	}
+	listed := 0
+	for _, err := range List(t.Context(), m.load, whole.c) {
+		if listed++; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if listed != len(all) {
+		t.Errorf("%d of %d entries", listed, len(all))
 	}
 }
 

@@ -12,15 +12,17 @@ import (
 	"github.com/ipld/go-ipld-prime/datamodel"
 	"github.com/ipld/go-ipld-prime/fluent/qp"
 	"github.com/ipld/go-ipld-prime/node/basicnode"
-	"github.com/spaolacci/murmur3"
+
+	"cafs/linksys/unixfs"
 )
 
 const (
 	// leafLimit is the weight up to which entries are in one block.
 	leafLimit = 16 << 10
-	slotBits  = 4
-	slots     = 1 << slotBits
-	maxLevel  = 64 / slotBits
+	slots     = 16
+	// maxLevel bounds the depth: four bits a level, of the 64 of a name's hash and
+	// then of the 256 of its sha2-256.
+	maxLevel = (64 + 256) / 4
 )
 
 // weight is about the length of the encoded entry; exactly this is on disk, in
@@ -68,8 +70,8 @@ type trieNode struct {
 }
 
 func slotOf(name string, level int) int {
-	h := murmur3.Sum64([]byte(name))
-	return int(h >> (64 - slotBits*(level+1)) & (slots - 1))
+	slot, _ := unixfs.Slot(name, level, slots)
+	return slot
 }
 
 func (n *trieNode) total() (weight int64, hard uint64) {
@@ -271,8 +273,12 @@ func (t *trieEditor) node(n *trieNode, level int, changes []Change) (sum, error)
 			next.children = append(next.children, child{s, changed})
 		}
 	}
-	if w, _ := next.total(); w > leafLimit && !t.single(next) {
-		return next.emit(t.emit)
+	if w, _ := next.total(); w > leafLimit {
+		if single, err := t.single(next); err != nil {
+			return sum{}, err
+		} else if !single {
+			return next.emit(t.emit)
+		}
 	}
 	var entries []Entry
 	for _, c := range next.children {
@@ -284,9 +290,15 @@ func (t *trieEditor) node(n *trieNode, level int, changes []Change) (sum, error)
 	return t.build(entries, level)
 }
 
-// single tells whether one heavy entry may be all that is left, which is in one
-// block whatever its weight.
-func (t *trieEditor) single(n *trieNode) bool { return len(n.children) == 1 }
+// single tells whether one heavy entry is all that is left below a node, which
+// is in one block whatever its weight.
+func (t *trieEditor) single(n *trieNode) (bool, error) {
+	if len(n.children) != 1 {
+		return false, nil
+	}
+	below, err := loadNode(t.ctx, t.load, n.children[0].c)
+	return err == nil && len(below.children) == 0, err
+}
 
 func apply(entries []Entry, changes []Change) []Entry {
 	byKey := make(map[string]*Entry, len(changes))
