@@ -20,17 +20,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// impossible is the one of go-fuse's checks that no file system passes: it
+// wants two fcntl locks of one process to conflict. go-fuse leaves it out, too.
+const impossible = "FcntlFlockLocksFile"
+
 // TestPosix runs go-fuse's checks, each in a folder of its own, on the mount
-// only root can reach and on the one where the kernel checks permissions. One
-// is left out: FcntlFlockLocksFile wants two fcntl locks of one process to
-// conflict, which they do on no file system of Linux.
+// only root can reach and on the one where the kernel checks permissions.
 func TestPosix(t *testing.T) {
 	for _, other := range []bool{false, true} {
 		t.Run(fmt.Sprintf("AllowOther=%v", other), func(t *testing.T) {
 			m := mountTest(t, serveOptions{AllowOther: other})
 			for name, check := range posixtest.All {
-				if name == "FcntlFlockLocksFile" {
-					continue
+				if name == impossible {
+					continue // TestImpossible
 				}
 				t.Run(name, func(t *testing.T) {
 					dir := m.path(name)
@@ -42,6 +44,34 @@ func TestPosix(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestImpossible: the check that TestPosix leaves out ends on the mount as it
+// does on a tmpfs and on a disk.
+func TestImpossible(t *testing.T) {
+	m := mountTest(t, serveOptions{})
+	shm, err := os.MkdirTemp("/dev/shm", "cafs-")
+	if err != nil {
+		t.Skipf("no tmpfs: %v", err)
+	}
+	defer os.RemoveAll(shm)
+	for _, dir := range []string{shm, t.TempDir(), m.Dir} {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestHelperImpossible$")
+		cmd.Env = append(os.Environ(), "CAFS_MOUNT_TEST_IMPOSSIBLE="+dir)
+		out, err := cmd.CombinedOutput()
+		if want := "FcntlFlock returned <nil>, expected EAGAIN"; err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("%s: %v, want %q:\n%s", dir, err, want, out)
+		}
+	}
+}
+
+// TestHelperImpossible is the process of TestImpossible that fails.
+func TestHelperImpossible(t *testing.T) {
+	dir := os.Getenv("CAFS_MOUNT_TEST_IMPOSSIBLE")
+	if dir == "" {
+		t.Skip("a part of TestImpossible")
+	}
+	posixtest.All[impossible](t, dir)
 }
 
 // dents reads names and inode numbers with getdents64(2), at most size bytes of

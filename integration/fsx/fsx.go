@@ -6,6 +6,7 @@ package fsx
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -18,28 +19,44 @@ import (
 
 // Options of Run.
 type Options struct {
-	Seed    int64
-	Ops     int   // how many operations
-	MaxSize int64 // of a file, in bytes
-	Files   int   // how many files; default 2
+	Seed  int64
+	Ops   int   // how many operations
+	Chunk int64 // in which the file system cuts files, in bytes, a power of two; offsets are often near its multiples. A file has up to 5 of them
+	Files int   // how many files; default 2
+
+	// Stripe, unless zero, is the part of one file that belongs to this run;
+	// others have the parts beside it, at the same time. The file has its final
+	// size, so that what changes the size of a file or its identity is not done.
+	Stripe Stripe
 
 	// Hooks that change nothing visible; nil where they cannot be had. Remount
 	// is called with every handle closed and every mapping gone.
-	Remount    func()
-	DropCaches func()
-	Seal       func(path string)
+	Remount    func()            `json:"-"`
+	DropCaches func()            `json:"-"`
+	Seal       func(path string) `json:"-"`
 }
 
-// file is one file and the model of its content.
+// Stripe is a part of a file, as long as a file may get.
+type Stripe struct {
+	Path string
+	Base int64 // where it begins, in bytes
+}
+
+// file is one file, or a stripe of one, and the model of its content.
 type file struct {
 	path string
+	base int64 // of the stripe; offsets elsewhere count from it
+	size int64 // of the file with all its stripes; 0: that of want
 	want []byte
 	fds  []int // two that read and write, one that appends; always open
 }
 
+func (f *file) stripe() bool { return f.size > 0 }
+
 type run struct {
 	t     testing.TB
 	o     Options
+	max   int64 // size of a file, in bytes
 	rnd   *rand.Rand
 	files []*file
 	log   []string
@@ -69,6 +86,7 @@ var steps = []step{
 	{"reopen", 3, (*run).reopen},
 	{"replace", 2, (*run).replace},
 	{"seal", 2, (*run).seal},
+	{"drop pages", 3, (*run).dropPages},
 	{"drop caches", 1, (*run).dropCaches},
 	{"remount", 1, (*run).remount},
 }
@@ -80,11 +98,21 @@ func Run(t testing.TB, dir string, o Options) {
 	if o.Files == 0 {
 		o.Files = 2
 	}
-	r := &run{t: t, o: o, rnd: rand.New(rand.NewPCG(uint64(o.Seed), 0))}
-	for i := range o.Files {
-		f := &file{path: filepath.Join(dir, fmt.Sprintf("fsx-%d", i))}
-		r.files = append(r.files, f)
-		if err := f.open(unix.O_CREAT | unix.O_TRUNC); err != nil {
+	r := &run{t: t, o: o, max: 5 * o.Chunk, rnd: rand.New(rand.NewPCG(uint64(o.Seed), 0))}
+	flags := unix.O_CREAT | unix.O_TRUNC
+	if o.Stripe.Path != "" {
+		var st unix.Stat_t
+		if err := unix.Stat(o.Stripe.Path, &st); err != nil {
+			t.Fatal(err)
+		}
+		r.files, flags = []*file{{path: o.Stripe.Path, base: o.Stripe.Base, size: st.Size, want: make([]byte, r.max)}}, 0
+	} else {
+		for i := range o.Files {
+			r.files = append(r.files, &file{path: filepath.Join(dir, fmt.Sprintf("fsx-%d", i))})
+		}
+	}
+	for _, f := range r.files {
+		if err := f.open(flags); err != nil {
 			r.fail(err)
 		}
 	}
@@ -143,7 +171,7 @@ func (r *run) offset(limit int64, f *file) int64 {
 	case 0:
 		off = int64(len(f.want))
 	case 1:
-		off = int64(r.rnd.IntN(3)) - 1 + int64(r.rnd.IntN(int(limit>>20)+1))<<20
+		off = int64(r.rnd.IntN(3)) - 1 + r.rnd.Int64N(limit/r.o.Chunk+1)*r.o.Chunk
 	case 2:
 		off = int64(r.rnd.IntN(int(limit>>12)+1)) << 12
 	default:
@@ -157,9 +185,9 @@ func (r *run) length(limit int64) int64 {
 	var n int64
 	switch r.rnd.IntN(6) {
 	case 0:
-		n = 1 + r.rnd.Int64N(1<<20+2)
+		n = 1 + r.rnd.Int64N(r.o.Chunk+2)
 	case 1:
-		n = 1 << (12 + r.rnd.IntN(9))
+		n = r.o.Chunk >> r.rnd.IntN(9)
 	case 2:
 		n = 1 + r.rnd.Int64N(16)
 	default:
@@ -170,8 +198,8 @@ func (r *run) length(limit int64) int64 {
 
 // span draws a range inside the greatest size a file may get.
 func (r *run) span(f *file) (off, n int64) {
-	off = r.offset(r.o.MaxSize, f)
-	return off, r.length(r.o.MaxSize - off)
+	off = r.offset(r.max, f)
+	return off, r.length(r.max - off)
 }
 
 // fill makes bytes that differ between operations; now and then zeros, which
@@ -228,13 +256,20 @@ func (f *file) checkSize() error {
 	if err := unix.Stat(f.path, &st); err != nil {
 		return fmt.Errorf("stat: %w", err)
 	}
-	if st.Size != int64(len(f.want)) {
-		return fmt.Errorf("%s: size is %d, must be %d", f.path, st.Size, len(f.want))
+	if want := cmp.Or(f.size, int64(len(f.want))); st.Size != want {
+		return fmt.Errorf("%s: size is %d, must be %d", f.path, st.Size, want)
 	}
 	return nil
 }
 
 func (f *file) check() error {
+	if f.stripe() {
+		got := make([]byte, len(f.want))
+		if _, err := f.pread(f.fds[0], got, 0); err != nil {
+			return err
+		}
+		return compare(got, f.want, 0)
+	}
 	got, err := os.ReadFile(f.path)
 	if err != nil {
 		return err

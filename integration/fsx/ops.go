@@ -14,7 +14,7 @@ func (r *run) read(f *file) (string, error) {
 	off, n := r.span(f)
 	what := fmt.Sprintf("[%d, +%d)", off, n)
 	got := make([]byte, n)
-	k, err := preadFull(r.handle(f), got, off)
+	k, err := f.pread(r.handle(f), got, off)
 	if err != nil {
 		return what, err
 	}
@@ -26,7 +26,7 @@ func (r *run) write(f *file) (string, error) {
 	off, n := r.span(f)
 	p := r.fill(n)
 	what := fmt.Sprintf("[%d, +%d)", off, n)
-	if err := pwriteFull(r.handle(f), p, off); err != nil {
+	if err := pwriteFull(r.handle(f), p, f.base+off); err != nil {
 		return what, err
 	}
 	f.put(p, off)
@@ -34,10 +34,13 @@ func (r *run) write(f *file) (string, error) {
 }
 
 func (r *run) append(f *file) (string, error) {
+	if f.stripe() {
+		return "not done: a stripe", nil
+	}
 	size := int64(len(f.want))
-	p := r.fill(r.length(1 << 17))
+	p := r.fill(r.length(r.o.Chunk / 8))
 	what := fmt.Sprintf("+%d at %d", len(p), size)
-	if size+int64(len(p)) > r.o.MaxSize {
+	if size+int64(len(p)) > r.max {
 		return "not done: full", nil
 	}
 	if k, err := unix.Write(f.fds[2], p); err != nil || k != len(p) {
@@ -48,7 +51,10 @@ func (r *run) append(f *file) (string, error) {
 }
 
 func (r *run) truncate(f *file) (string, error) {
-	size := r.offset(r.o.MaxSize, f)
+	if f.stripe() {
+		return "not done: a stripe", nil
+	}
+	size := r.offset(r.max, f)
 	if r.rnd.IntN(6) == 0 {
 		size = 0
 	}
@@ -80,7 +86,7 @@ func (f *file) clear(off, n int64) {
 func (r *run) punch(f *file) (string, error) {
 	off, n := r.span(f)
 	what := fmt.Sprintf("[%d, +%d)", off, n)
-	err := unix.Fallocate(r.handle(f), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+	err := unix.Fallocate(r.handle(f), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, f.base+off, n)
 	if err != nil {
 		return what, fmt.Errorf("punch: %w", err)
 	}
@@ -95,7 +101,7 @@ func (r *run) zero(f *file) (string, error) {
 		mode |= unix.FALLOC_FL_KEEP_SIZE
 		what += " keep size"
 	}
-	err := unix.Fallocate(r.handle(f), mode, off, n)
+	err := unix.Fallocate(r.handle(f), mode, f.base+off, n)
 	if errors.Is(err, unix.EOPNOTSUPP) { // tmpfs
 		return what + " not supported", nil
 	}
@@ -115,7 +121,7 @@ func (r *run) allocate(f *file) (string, error) {
 	if r.rnd.IntN(2) == 0 {
 		mode, what = unix.FALLOC_FL_KEEP_SIZE, what+" keep size"
 	}
-	if err := unix.Fallocate(r.handle(f), mode, off, n); err != nil {
+	if err := unix.Fallocate(r.handle(f), mode, f.base+off, n); err != nil {
 		return what, fmt.Errorf("fallocate: %w", err)
 	}
 	if mode == 0 {
@@ -127,17 +133,18 @@ func (r *run) allocate(f *file) (string, error) {
 func (r *run) copyRange(f *file) (string, error) {
 	src := r.files[r.rnd.IntN(len(r.files))]
 	from, n := r.span(src)
-	to := r.offset(r.o.MaxSize, f)
+	to := r.offset(r.max, f)
 	if r.rnd.IntN(2) == 0 { // whole chunks, which can be shared
-		from, to, n = from&^(1<<20-1), to&^(1<<20-1), (n+1<<20-1)&^(1<<20-1)
+		c := r.o.Chunk - 1
+		from, to, n = from&^c, to&^c, (n+c)&^c
 	}
-	n = min(n, r.o.MaxSize-to)
+	n = min(n, r.max-to)
 	if src == f && from < to+n && to < from+n { // EINVAL, by definition
 		return "not done: overlap", nil
 	}
 	what := fmt.Sprintf("[%d, +%d) of %s to %d", from, n, src.path[len(src.path)-5:], to)
 	for n > 0 {
-		a, b := from, to
+		a, b := src.base+from, f.base+to
 		k, err := unix.CopyFileRange(r.handle(src), &a, r.handle(f), &b, int(n), 0)
 		if err != nil {
 			return what, fmt.Errorf("copy_file_range: %w", err)
@@ -162,14 +169,14 @@ func (r *run) mapping(f *file, prot int) (m, inner []byte, off int64, err error)
 	if size == 0 {
 		return nil, nil, 0, nil
 	}
-	off = min(r.offset(r.o.MaxSize, f), size-1)
+	off = min(r.offset(r.max, f), size-1)
 	n := r.length(size - off)
-	start := off &^ 4095
-	m, err = unix.Mmap(r.handle(f), start, int(off+n-start), prot, unix.MAP_SHARED)
+	start := (f.base + off) &^ 4095
+	m, err = unix.Mmap(r.handle(f), start, int(f.base+off+n-start), prot, unix.MAP_SHARED)
 	if err != nil {
 		return nil, nil, 0, fmt.Errorf("mmap: %w", err)
 	}
-	return m, m[off-start:], off, nil
+	return m, m[f.base+off-start:], off, nil
 }
 
 func (r *run) mmapRead(f *file) (string, error) {
@@ -199,8 +206,11 @@ func (r *run) mmapWrite(f *file) (string, error) {
 // seek checks that what is said to be a hole reads as zeros, and that data
 // and holes alternate up to the end.
 func (r *run) seek(f *file) (string, error) {
+	if f.stripe() {
+		return "not done: a stripe", nil
+	}
 	size := int64(len(f.want))
-	off := r.offset(r.o.MaxSize, f)
+	off := r.offset(r.max, f)
 	what := fmt.Sprint(off)
 	fd := r.handle(f)
 	data, err := unix.Seek(fd, off, unix.SEEK_DATA)
@@ -250,8 +260,11 @@ func (r *run) reopen(f *file) (string, error) {
 // replace is how editors save: a new file, renamed over the old one, whose
 // handles see the old content to the end.
 func (r *run) replace(f *file) (string, error) {
+	if f.stripe() {
+		return "not done: a stripe", nil
+	}
 	old := *f
-	p := r.fill(r.length(r.o.MaxSize))
+	p := r.fill(r.length(r.max))
 	what := fmt.Sprintf("by %d bytes", len(p))
 	tmp := f.path + ".tmp"
 	fd, err := unix.Open(tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
@@ -264,7 +277,7 @@ func (r *run) replace(f *file) (string, error) {
 	}
 	f.fds, f.want = nil, p
 	got := make([]byte, len(old.want)+1)
-	k, err := preadFull(old.fds[0], got, 0)
+	k, err := old.pread(old.fds[0], got, 0)
 	if err == nil {
 		err = compare(got[:k], old.want, 0)
 	}
@@ -282,8 +295,13 @@ func (r *run) seal(f *file) (string, error) {
 	return "", f.check()
 }
 
+// dropPages has the kernel forget the pages of the file that are written back.
+func (r *run) dropPages(f *file) (string, error) {
+	return "", errors.Join(unix.Fadvise(r.handle(f), 0, 0, unix.FADV_DONTNEED), f.check())
+}
+
 func (r *run) dropCaches(f *file) (string, error) {
-	if r.o.DropCaches == nil {
+	if r.o.DropCaches == nil || r.rnd.IntN(4) != 0 { // all of the machine's
 		return "not done", nil
 	}
 	r.o.DropCaches()
@@ -308,10 +326,11 @@ func (r *run) remount(*file) (string, error) {
 	return "", nil
 }
 
-func preadFull(fd int, p []byte, off int64) (int, error) {
+// pread reads p full, or to the end of the file.
+func (f *file) pread(fd int, p []byte, off int64) (int, error) {
 	n := 0
 	for n < len(p) {
-		k, err := unix.Pread(fd, p[n:], off+int64(n))
+		k, err := unix.Pread(fd, p[n:], f.base+off+int64(n))
 		if err != nil {
 			return n, fmt.Errorf("pread: %w", err)
 		}

@@ -66,6 +66,22 @@ func addOpens() {
 	opened("open O_PATH", unix.O_PATH|unix.O_NOFOLLOW, read)
 	opened("open O_NOATIME", unix.O_RDONLY|unix.O_NOATIME, nil)
 	opened("open O_DIRECT", unix.O_RDWR|unix.O_DIRECT, nil)
+	opened("open O_SYNC, write", unix.O_RDWR|unix.O_SYNC, write)
+	opened("open O_DSYNC, append", unix.O_WRONLY|unix.O_DSYNC|unix.O_APPEND, func(fd int) string {
+		n, err := unix.Write(fd, []byte("abc"))
+		return fmt.Sprintf("%d %s", n, result(err))
+	})
+	opened("open O_CREAT O_EXCL O_NOFOLLOW O_APPEND", unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_APPEND, write)
+	opened("open with no access mode", unix.O_ACCMODE, nil)
+	opened("O_TMPFILE to read", unix.O_TMPFILE|unix.O_RDONLY, nil)
+	Calls["O_TMPFILE, linkat"] = func(p string) string {
+		fd, err := unix.Open(p+"t", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o6777)
+		if err != nil {
+			return result(err)
+		}
+		defer unix.Close(fd)
+		return result(unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, p+"t/named", unix.AT_SYMLINK_FOLLOW))
+	}
 	opened("O_TMPFILE", unix.O_TMPFILE|unix.O_RDWR, func(fd int) string {
 		var st unix.Stat_t
 		err := unix.Fstat(fd, &st)

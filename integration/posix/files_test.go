@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"math"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -85,6 +88,112 @@ func TestNameless(t *testing.T) {
 		}
 		if list, err := os.ReadDir(m.Dir); err != nil || len(list) != 1 {
 			t.Errorf("%v, %v", list, err)
+		}
+		m.Remount()
+	}
+}
+
+// TestSynced: what O_SYNC, O_DSYNC, RWF_DSYNC, msync(2) and fsync(2) of a file
+// or a directory have taken over outlives the daemon, which does not write out
+// anything by itself here.
+func TestSynced(t *testing.T) {
+	harness.NeedDaemon(t)
+	m := harness.New(t, harness.Options{Args: []string{"--commit-interval", "1h"}})
+	data := func(name string) []byte { return bytes.Repeat([]byte(name+"."), 40_000) } // too much for the index
+	create := func(name string, flags int) int { return open(t, m.Path(name), unix.O_RDWR|unix.O_CREAT|flags) }
+	written := func(name string, flags int, write func(fd int, p []byte) error) {
+		fd := create(name, flags)
+		must(t, write(fd, data(name)))
+		unix.Close(fd)
+	}
+	pwrite := func(fd int, p []byte) error { return second(unix.Pwrite(fd, p, 0)) }
+	mapped := func(how int) func(fd int, p []byte) error {
+		return func(fd int, p []byte) error {
+			page, err := unix.Mmap(fd, 0, len(p), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+			must(t, err)
+			copy(page, p)
+			return errors.Join(unix.Msync(page, how), unix.Munmap(page))
+		}
+	}
+	for _, c := range []struct {
+		name  string
+		flags int
+		write func(fd int, p []byte) error
+	}{
+		{"O_SYNC", unix.O_SYNC, pwrite},
+		{"O_DSYNC", unix.O_DSYNC, pwrite},
+		{"O_APPEND, O_SYNC", unix.O_SYNC | unix.O_APPEND, func(fd int, p []byte) error { return second(unix.Write(fd, p)) }},
+		{"RWF_DSYNC", 0, func(fd int, p []byte) error { return second(unix.Pwritev2(fd, [][]byte{p}, 0, unix.RWF_DSYNC)) }},
+		{"O_DIRECT, O_SYNC", unix.O_DIRECT | unix.O_SYNC, func(fd int, p []byte) error {
+			block, err := unix.Mmap(-1, 0, len(p)+4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+			must(t, err)
+			n := copy(block, p)
+			return errors.Join(second(unix.Pwrite(fd, block[:(n+4095)&^4095], 0)), unix.Ftruncate(fd, int64(n)), unix.Fsync(fd))
+		}},
+		{"msync", 0, func(fd int, p []byte) error {
+			must(t, unix.Ftruncate(fd, int64(len(p))))
+			return mapped(unix.MS_SYNC)(fd, p)
+		}},
+		{"fsync", 0, func(fd int, p []byte) error { return errors.Join(pwrite(fd, p), unix.Fsync(fd)) }},
+		{"mapped, fsync", 0, func(fd int, p []byte) error {
+			must(t, unix.Ftruncate(fd, int64(len(p))))
+			return errors.Join(mapped(unix.MS_ASYNC)(fd, p), unix.Fsync(fd))
+		}},
+	} {
+		written(c.name, c.flags, c.write)
+		m.Kill()
+		m.Mount()
+		content(t, m.Path(c.name), data(c.name))
+	}
+	must(t, os.Mkdir(m.Path("d"), 0o700))
+	must(t, os.Rename(m.Path("fsync"), m.Path("d", "moved")))
+	must(t, unix.Fsync(open(t, m.Path("d"), unix.O_RDONLY|unix.O_DIRECTORY)))
+	m.Kill()
+	m.Mount()
+	content(t, m.Path("d", "moved"), data("fsync"))
+}
+
+// TestSpecial: FIFOs, sockets and devices work as such, and are what they were
+// after a remount.
+func TestSpecial(t *testing.T) {
+	m := setup(t)
+	must(t, unix.Mknod(m.Path("fifo"), unix.S_IFIFO|0o640, 0))
+	must(t, unix.Mknod(m.Path("null"), unix.S_IFCHR|0o606, int(unix.Mkdev(1, 3))))
+	must(t, unix.Mknod(m.Path("block"), unix.S_IFBLK|0o600, int(unix.Mkdev(4095, 1<<20-1))))
+	listen, err := net.Listen("unix", m.Path("socket"))
+	must(t, err)
+	listen.(*net.UnixListener).SetUnlinkOnClose(false)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		if c, err := listen.Accept(); err == nil {
+			_, _ = c.Write([]byte("served"))
+			c.Close()
+		}
+	})
+	c, err := net.Dial("unix", m.Path("socket"))
+	must(t, err)
+	got, err := io.ReadAll(c)
+	if err != nil || string(got) != "served" {
+		t.Errorf("from the socket %q, %v", got, err)
+	}
+	c.Close()
+	listen.Close()
+	for range 2 {
+		wg.Go(func() { want(t, "writing to the FIFO", os.WriteFile(m.Path("fifo"), []byte("piped"), 0), nil) })
+		content(t, m.Path("fifo"), []byte("piped"))
+		wg.Wait()
+		must(t, os.WriteFile(m.Path("null"), []byte("gone"), 0))
+		content(t, m.Path("null"), nil)
+		_, err := net.Dial("unix", m.Path("socket"))
+		want(t, "a socket that nobody listens on", err, unix.ECONNREFUSED)
+		_, err = unix.Open(m.Path("block"), unix.O_RDONLY, 0)
+		want(t, "a device that is not there", err, unix.ENXIO)
+		for name, mode := range map[string]uint32{"fifo": unix.S_IFIFO | 0o640, "null": unix.S_IFCHR | 0o606, "block": unix.S_IFBLK | 0o600, "socket": unix.S_IFSOCK | 0o755} {
+			dev := map[string]uint64{"null": unix.Mkdev(1, 3), "block": unix.Mkdev(4095, 1<<20-1)}[name]
+			if st := stat(t, m.Path(name)); st.Mode != mode || st.Rdev != dev || st.Size != 0 {
+				t.Errorf("%s: mode %o, device %#x, %d bytes", name, st.Mode, st.Rdev, st.Size)
+			}
 		}
 		m.Remount()
 	}
@@ -213,19 +322,17 @@ func TestTimes(t *testing.T) {
 	if d := time.Since(time.Unix(born.Sec, int64(born.Nsec))); d < -time.Second || d > time.Minute {
 		t.Errorf("born %v ago", d)
 	}
-	year := func(y int, ns int) unix.Timespec {
-		return unix.Timespec{Sec: time.Date(y, 12, 14, 0, 0, 0, 0, time.UTC).Unix(), Nsec: int64(ns)}
-	}
 	omit := unix.Timespec{Nsec: unix.UTIME_OMIT}
-	for _, y := range []int{1901, 1969, 1970, 2038, 2106, 2262, 2445} {
-		a, mt := year(y, 1), year(y, 999_999_999)
+	const first, last = -1 << 31, 1<<34 - 1<<31 - 1 // of ext4: 13 December 1901 and 10 May 2446
+	for _, sec := range []int64{first, -1, 0, 1 << 31, 1 << 32, 9_223_372_036, 9_223_372_037, last} {
+		a, mt := unix.Timespec{Sec: sec, Nsec: 1}, unix.Timespec{Sec: sec, Nsec: 999_999_999}
 		must(t, unix.UtimesNanoAt(unix.AT_FDCWD, m.Path("f"), []unix.Timespec{a, mt}, 0))
 		must(t, unix.UtimesNanoAt(unix.AT_FDCWD, m.Path("f"), []unix.Timespec{omit, omit}, 0))
 		for i := range 2 {
 			if st := stat(t, m.Path("f")); st.Atim != a || st.Mtim != mt {
-				t.Errorf("%d: %v %v, want %v %v", y, st.Atim, st.Mtim, a, mt)
+				t.Errorf("%d: %v %v, want %v %v", sec, st.Atim, st.Mtim, a, mt)
 			}
-			if i == 0 && (y == 1901 || y == 2445) {
+			if i == 0 && (sec == first || sec == last) {
 				m.Remount()
 			}
 		}
@@ -280,8 +387,13 @@ func TestXattrs(t *testing.T) {
 		return
 	}
 	m.Remount()
-	if n, err := unix.Getxattr(f, "user.big", buf); err != nil || !bytes.Equal(buf[:n], big) {
-		t.Errorf("%d bytes, %v", n, err)
+	for name, val := range map[string]string{"user.big": string(big), "user.empty": "", longest: "x", "user.u": "", "trusted.t": "trust", "security.s": "secure"} {
+		if n, err := unix.Getxattr(f, name, buf); err != nil || string(buf[:max(n, 0)]) != val {
+			t.Errorf("%.20s: %d bytes, %v", name, n, err)
+		}
+	}
+	if n, err := unix.Lgetxattr(m.Path("l"), "trusted.t", buf); err != nil || string(buf[:max(n, 0)]) != "trust" {
+		t.Errorf("of the symlink: %d bytes, %v", n, err)
 	}
 	full := false
 	for i := 0; i < 400 && !full; i++ {
@@ -295,7 +407,7 @@ func TestXattrs(t *testing.T) {
 	}
 }
 
-// TestStatfs: space is that of the volume of the repository.
+// TestStatfs: space and inodes are those of the volume of the repository.
 func TestStatfs(t *testing.T) {
 	m := setup(t)
 	var here, there unix.Statfs_t
@@ -305,7 +417,7 @@ func TestStatfs(t *testing.T) {
 	scale := uint64(there.Bsize) / 512
 	mine := uint64(here.Bsize) / 512
 	if !near(here.Blocks*mine, there.Blocks*scale) || !near(here.Bavail*mine, there.Bavail*scale) ||
-		!near(here.Files, there.Files) || here.Namelen != 255 || here.Bavail > here.Bfree || here.Bfree > here.Blocks {
+		!near(here.Files, there.Files) || !near(here.Ffree, there.Ffree) || here.Namelen != 255 || here.Bavail > here.Bfree || here.Bfree > here.Blocks {
 		t.Errorf("%+v\nbelow: %+v", here, there)
 	}
 }

@@ -21,7 +21,8 @@ func TestMain(m *testing.M) {
 }
 
 // TestCalls compares calls with tmpfs: each call on each type by each user in
-// an ordinary situation, then random situations.
+// an ordinary situation, then random situations. Now and then the mount is made
+// anew, and shows what the calls left behind as before.
 func TestCalls(t *testing.T) {
 	harness.NeedRoot(t)
 	m := harness.New(t, harness.Options{Args: []string{"--allow-other", "--allow-suid", "--allow-dev"}})
@@ -57,7 +58,7 @@ func TestCalls(t *testing.T) {
 	cases = slices.DeleteFunc(cases, func(c posix.Case) bool {
 		return (c.Call == "chown to nobody new" || c.Call == "fchown to itself") && !c.Owns() && c.Mode&0o6000 != 0
 	})
-	failed := 0
+	failed, remounts, done := 0, 0, 0
 	for batch := range slices.Chunk(cases, 200) {
 		roots := []string{trusted, m.Dir}
 		dir := func(root string, i int) string { return fmt.Sprintf("%s/%d", root, i) }
@@ -78,6 +79,20 @@ func TestCalls(t *testing.T) {
 				}
 			}
 		}
+		if n := len(cases) / 200 / 5; remounts*n*200 <= done && !t.Failed() { // at the first, and four times more
+			remounts++
+			before := make([]string, len(batch))
+			for i := range batch {
+				before[i] = posix.Look(dir(m.Dir, i))
+			}
+			m.Remount()
+			for i, c := range batch {
+				if now := posix.Look(dir(m.Dir, i)); now != before[i] {
+					t.Errorf("%s, remounted:\n%s\nbefore:\n%s", c, now, before[i])
+				}
+			}
+		}
+		done += len(batch)
 		for i := range batch {
 			for _, root := range roots {
 				if err := os.RemoveAll(dir(root, i)); err != nil {
@@ -86,5 +101,5 @@ func TestCalls(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d cases", len(cases))
+	t.Logf("%d cases, %d remounts", len(cases), remounts)
 }

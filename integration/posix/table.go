@@ -218,6 +218,16 @@ func look(dir string) map[string]state {
 	return found
 }
 
+// Look describes all that can be seen below dir, with inode numbers and times.
+func Look(dir string) string {
+	var out []string
+	for path, s := range look(dir) {
+		out = append(out, fmt.Sprintf("%s: %s, inode %d, mtime %v, ctime %v", path, s.text, s.ino, s.mtime, s.ctime))
+	}
+	sort.Strings(out)
+	return strings.Join(out, "\n")
+}
+
 type state struct {
 	text         string
 	ino          uint64

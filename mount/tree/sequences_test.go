@@ -8,13 +8,18 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"cafs/mount/tree"
 	"cafs/mount/tree/index"
 	"cafs/store/disk"
 )
 
-var lengthFlag = flag.Int("length", 2, "operations in the longest sequences of TestSequences; 3 takes an hour")
+var (
+	lengthFlag = flag.Int("length", 2, "operations in the longest sequences of TestSequences; all of 3 take hours")
+	sampleFlag = flag.Int("sample", 0, "how many of the sequences to run, drawn by -seed; 0: all")
+	skipFlag   = flag.Int("skip", 0, "how many of the drawn sequences to pass over, which another run had")
+)
 
 // act is an operation of a sequence, done to the model and to the tree.
 type act struct {
@@ -151,6 +156,7 @@ func (w *world) unlinkAt(path string) (want, got error) {
 type sequence struct {
 	acts    []act
 	persist int
+	seed    uint64 // of what is left to chance when the power is cut
 }
 
 func (s sequence) String() string {
@@ -168,7 +174,7 @@ func sequences(n int) (all []sequence) {
 		for _, a := range acts {
 			s := append(slices.Clone(before), a)
 			for p := range persists {
-				all = append(all, sequence{s, p})
+				all = append(all, sequence{s, p, uint64(len(all))})
 			}
 			if len(s) < n {
 				extend(s)
@@ -187,9 +193,18 @@ func TestSequences(t *testing.T) {
 	if testing.Short() {
 		all = sequences(1)
 	}
+	if *sampleFlag > 0 {
+		seed, total := *seedFlag, len(all)
+		if seed == 0 {
+			seed = uint64(time.Now().UnixNano())
+		}
+		rand.New(rand.NewPCG(seed, 0)).Shuffle(total, func(i, j int) { all[i], all[j] = all[j], all[i] })
+		all = all[min(*skipFlag, total):min(*skipFlag+*sampleFlag, total)]
+		t.Logf("seed %d: %d of %d sequences", seed, len(all), total)
+	}
 	base := newBase(t)
 	var cuts atomic.Int64
-	spread(t, len(all), func(t *testing.T, i int) { cuts.Add(base.run(t, all[i], uint64(i))) })
+	spread(t, len(all), func(t *testing.T, i int) { cuts.Add(base.run(t, all[i])) })
 	t.Logf("%d sequences, %d power cuts", len(all), cuts.Load())
 }
 
@@ -243,12 +258,12 @@ func (n *node) clone() *node {
 	return copy(n)
 }
 
-func (b base) run(t *testing.T, s sequence, seed uint64) (cuts int64) {
+func (b base) run(t *testing.T, s sequence) (cuts int64) {
 	h := newStates()
-	c := &crashes{h: h, disk: b.disk.Crash(0, 1), rng: rand.New(rand.NewPCG(seed, 3)), keeps: never}
+	c := &crashes{h: h, disk: b.disk.Crash(0, 1), rng: rand.New(rand.NewPCG(s.seed, 3)), keeps: never}
 	r := openRig(t, c.disk, c.before)
 	defer func() { r.close(false) }()
-	w := newWorld(r, seed)
+	w := newWorld(r, s.seed)
 	w.root = b.root.clone()
 	w.published = h.replaced
 	h.note(w)
