@@ -8,10 +8,16 @@ import (
 	"testing"
 )
 
-// TestDurabilityPage: every test that doc/durability.md names is there. A name
-// without a package is of the package named before it.
+// TestDurabilityPage: every test that the pages of promises name is there. A
+// name without a package is of the package named before it.
 func TestDurabilityPage(t *testing.T) {
-	text, err := os.ReadFile("../doc/durability.md")
+	for _, page := range []string{"durability.md", "posix.md"} {
+		t.Run(page, func(t *testing.T) { testPage(t, filepath.Join("..", "doc", page)) })
+	}
+}
+
+func testPage(t *testing.T, page string) {
+	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}

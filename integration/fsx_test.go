@@ -40,8 +40,8 @@ func TestDataPath(t *testing.T) {
 		chunk       int64
 		alone, each int // operations
 	}{
-		{1 << 20, ops(3_000, 100_000, dataPathOps), ops(700, 100_000, dataPathOps)},
-		{1 << 16, ops(4_000, 700_000, dataPathOps), ops(2_000, 1_433_334, dataPathOps)},
+		{1 << 20, ops(3_000, 20_000, dataPathOps), ops(700, 40_000, dataPathOps)},
+		{1 << 16, ops(4_000, 40_000, dataPathOps), ops(2_000, 1_616_667, dataPathOps)},
 	} {
 		t.Run(fmt.Sprintf("chunks of %d", c.chunk), func(t *testing.T) {
 			m := harness.New(t, harness.Options{

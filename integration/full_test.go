@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"cafs/integration/harness"
 )
 
@@ -21,7 +23,7 @@ func TestFull(t *testing.T) {
 	p := newPowered(t, "ext4", "512M")
 	m := p.m
 	file := func(i int) string { return m.Path(fmt.Sprint("n", i)) }
-	n := 0
+	n, start := 0, avail(t, m.Dir)
 	for ; ; n++ {
 		err := os.WriteFile(file(n), stream(uint64(n), 1<<20+n%2), 0o644)
 		if errors.Is(err, syscall.ENOSPC) {
@@ -31,7 +33,9 @@ func TestFull(t *testing.T) {
 			t.Fatalf("file %d: %v", n, err)
 		}
 	}
+	t.Logf("%d MiB available, %d after %d files of 1 MiB", start>>20, avail(t, m.Dir)>>20, n)
 	m.Sync()
+	t.Logf("%d MiB available", avail(t, m.Dir)>>20)
 	others := filepath.Join(p.disk.Dir, "others")
 	eatDisk(t, others)
 
@@ -76,6 +80,16 @@ func TestFull(t *testing.T) {
 	for i := 0; i < n; i += 10 {
 		wantFile(t, file(i), stream(uint64(i), 1<<20+i%2))
 	}
+}
+
+// avail is the room that statfs(2) tells ordinary users of, in bytes.
+func avail(t *testing.T, dir string) int64 {
+	t.Helper()
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		t.Fatal(err)
+	}
+	return int64(st.Bavail) * st.Bsize
 }
 
 // eatDisk takes all room of a file system.

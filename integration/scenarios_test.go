@@ -161,8 +161,8 @@ var scenarios = []scenario{
 		do:    `mkdir s; echo x >s/a; ln s/a s/b; (cd s; find . | cpio -o -H newc --quiet) >c.cpio; mkdir o; (cd o; cpio -id --quiet <../c.cpio)`,
 		check: `diff -r s o; [ $(stat -c %h o/a) = 2 ]`},
 	{name: "ACLs", needs: []string{"setfacl", "getfacl"},
-		do: `mkdir d; : >f; chmod 640 f; setfacl -m u:61001:rwx f; setfacl -d -m u:61002:rx,g::rx d; mkdir d/sub; (umask 0; : >d/new)`,
-		check: `getfacl -n f | grep -q '^user:61001:rwx'; [ $(stat -c %a f) = 670 ]; getfacl -n d/sub | grep -q '^default:user:61002:r-x'
+		do: `mkdir d; : >f; chmod 640 f; setfacl -m u:61001:rwx f; setfacl -d -m u:61002:rx,g::rx d; mkdir d/sub; (umask 0; : >d/new); (umask 077; : >d/masked)`,
+		check: `[ $(stat -c %a d/masked) = 644 ]; getfacl -n f | grep -q '^user:61001:rwx'; [ $(stat -c %a f) = 670 ]; getfacl -n d/sub | grep -q '^default:user:61002:r-x'
 			getfacl -n d/new | grep -q '^user:61002:r-x'; [ $(stat -c %a d/new) = 644 ]`},
 	{name: "fallocate, holes and copies",
 		do:    `head -c 4194304 /dev/urandom >f; cp f g; fallocate -p -o 1048576 -l 1048576 g; fallocate -l 8M h; cp --reflink=auto f r; cp --sparse=always g s`,

@@ -139,8 +139,9 @@ func (f *fileSystem) clearPrivileges(in *fuse.SetAttrIn, out *fuse.AttrOut) fuse
 	if err != nil {
 		return f.status(opSetattr, in.NodeId, err)
 	}
+	// in.Uid is the new owner, which there is none of here.
 	var s tree.SetAttr // only a ctime
-	if a.Kind != index.Dir && (in.Uid == 0 || in.Uid == a.Uid) {
+	if a.Kind != index.Dir && (in.InHeader.Uid == 0 || in.InHeader.Uid == a.Uid) {
 		s.Mask = tree.KillPriv
 	}
 	return f.applyAttr(nil, in, s, out)

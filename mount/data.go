@@ -118,7 +118,9 @@ func (f *fileSystem) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fus
 }
 
 // CopyFileRange shares what is sealed. Content of the view has to be read and
-// written: EXDEV makes the kernel do that by itself.
+// written: EXDEV makes the kernel do that by itself. So it does with parts of
+// pages: after a copy the kernel drops the pages it touched, and with them what
+// somebody wrote meanwhile, through a mapping, to the rest of such a page.
 func (f *fileSystem) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRangeIn) (uint32, fuse.Status) {
 	f.ops.add(opCopyRange)
 	if isView(in.NodeIdOut) {
@@ -127,17 +129,37 @@ func (f *fileSystem) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRang
 	if isView(in.NodeId) {
 		return 0, fuse.EXDEV
 	}
-	var n int64
-	err := interruptible(cancel, in.Pid, func(ctx context.Context) (err error) {
-		// The answer has 32 bits.
-		n, err = f.tree.CopyRange(ctx, tree.Ino(in.NodeId), int64(in.OffIn), tree.Ino(in.NodeIdOut), int64(in.OffOut),
-			int64(min(in.Len, 1<<30)), ordinary(&in.InHeader))
+	to := tree.Ino(in.NodeIdOut)
+	a, err := f.tree.Getattr(to)
+	if err != nil {
+		return 0, f.status(opCopyRange, in.NodeIdOut, err)
+	}
+	n := wholePages(int64(in.OffOut), int64(min(in.Len, 1<<30)), a.Size) // the answer has 32 bits
+	if n == 0 && in.Len > 0 {
+		return 0, fuse.EXDEV
+	}
+	err = interruptible(cancel, in.Pid, func(ctx context.Context) (err error) {
+		n, err = f.tree.CopyRange(ctx, tree.Ino(in.NodeId), int64(in.OffIn), to, int64(in.OffOut), n, ordinary(&in.InHeader))
 		return err
 	})
 	if err != nil && n == 0 {
 		return 0, f.status(opCopyRange, in.NodeId, err)
 	}
 	return uint32(n), fuse.OK
+}
+
+// wholePages is how much of n bytes at off are whole pages of a file of the
+// given size, of which the last need not be full.
+func wholePages(off, n, size int64) int64 {
+	const page = 4096
+	end := off + n
+	switch {
+	case off%page != 0:
+		return 0
+	case end%page != 0 && end < size:
+		return max(0, end&^(page-1)-off)
+	}
+	return n
 }
 
 // Ioctl knows no command. ENOSYS would mean the same to the kernel for ever.

@@ -158,7 +158,7 @@ func TestSynced(t *testing.T) {
 func TestSpecial(t *testing.T) {
 	m := setup(t)
 	must(t, unix.Mknod(m.Path("fifo"), unix.S_IFIFO|0o640, 0))
-	must(t, unix.Mknod(m.Path("null"), unix.S_IFCHR|0o606, int(unix.Mkdev(1, 3))))
+	must(t, unix.Mknod(m.Path("null"), unix.S_IFCHR|0o604, int(unix.Mkdev(1, 3))))
 	must(t, unix.Mknod(m.Path("block"), unix.S_IFBLK|0o600, int(unix.Mkdev(4095, 1<<20-1))))
 	listen, err := net.Listen("unix", m.Path("socket"))
 	must(t, err)
@@ -189,7 +189,7 @@ func TestSpecial(t *testing.T) {
 		want(t, "a socket that nobody listens on", err, unix.ECONNREFUSED)
 		_, err = unix.Open(m.Path("block"), unix.O_RDONLY, 0)
 		want(t, "a device that is not there", err, unix.ENXIO)
-		for name, mode := range map[string]uint32{"fifo": unix.S_IFIFO | 0o640, "null": unix.S_IFCHR | 0o606, "block": unix.S_IFBLK | 0o600, "socket": unix.S_IFSOCK | 0o755} {
+		for name, mode := range map[string]uint32{"fifo": unix.S_IFIFO | 0o640, "null": unix.S_IFCHR | 0o604, "block": unix.S_IFBLK | 0o600, "socket": unix.S_IFSOCK | 0o755} {
 			dev := map[string]uint64{"null": unix.Mkdev(1, 3), "block": unix.Mkdev(4095, 1<<20-1)}[name]
 			if st := stat(t, m.Path(name)); st.Mode != mode || st.Rdev != dev || st.Size != 0 {
 				t.Errorf("%s: mode %o, device %#x, %d bytes", name, st.Mode, st.Rdev, st.Size)

@@ -194,6 +194,58 @@ func TestPrivateMapping(t *testing.T) {
 	content(t, m.Path("f"), model)
 }
 
+// TestMappingBeside: what is written to a page through a mapping stays, while
+// another part of the page is copied, punched and written.
+func TestMappingBeside(t *testing.T) {
+	m := setup(t)
+	src := open(t, m.Path("src"), unix.O_RDWR|unix.O_CREAT)
+	dst := open(t, m.Path("dst"), unix.O_RDWR|unix.O_CREAT)
+	must(t, second(unix.Pwrite(src, bytes.Repeat([]byte("s"), 4096), 0)))
+	must(t, second(unix.Pwrite(dst, make([]byte, 2*4096), 0)))
+	page, err := unix.Mmap(dst, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	must(t, err)
+	for name, change := range map[string]func(off int64) error{
+		"copy_file_range": func(off int64) error {
+			from := int64(0)
+			return second(unix.CopyFileRange(src, &from, dst, &off, 100, 0))
+		},
+		"punch": func(off int64) error {
+			return unix.Fallocate(dst, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, 100)
+		},
+		"pwrite": func(off int64) error { return second(unix.Pwrite(dst, []byte("w"), off)) },
+	} {
+		stop, done := make(chan bool), make(chan error, 1)
+		go func() {
+			for i := int64(0); ; i++ {
+				select {
+				case <-stop:
+					done <- nil
+					return
+				default:
+				}
+				if err := change(i % 1000); err != nil {
+					done <- err
+					return
+				}
+			}
+		}()
+		lost := 0
+		for i := range 300 {
+			at := 2000 + i%2000
+			page[at] = byte(i)
+			must(t, unix.Msync(page, unix.MS_SYNC))
+			if got := []byte{0}; second(unix.Pread(dst, got, int64(at))) != nil || got[0] != byte(i) {
+				lost++
+			}
+		}
+		close(stop)
+		if err := <-done; err != nil || lost > 0 {
+			t.Errorf("beside %s: %d of 300 bytes lost, %v", name, lost, err)
+		}
+	}
+	must(t, unix.Munmap(page))
+}
+
 // TestHolePages: data and holes are told in pages.
 func TestHolePages(t *testing.T) {
 	m := setup(t)
