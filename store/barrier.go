@@ -53,6 +53,11 @@ func (d *Dir) flush(ctx context.Context, cids []cid.Cid) error {
 	return await(ctx, d.queue.claimSome(entries))
 }
 
+// settle gives names to all blocks that are durable in a log only.
+func (d *Dir) settle(ctx context.Context) error {
+	return await(ctx, d.queue.claimNames())
+}
+
 // commit makes a batch durable, in the order that keeps the promise of [Dir].
 // Lack of space before the flush leaves everything as it was, to be tried
 // again; any other failure poisons the store, since what the kernel did with
@@ -226,6 +231,9 @@ func (d *Dir) forget(b *batch) {
 		d.pages.save(e.key, e.sums)
 		d.table.remove(e)
 		e.drop()
+		if e.log != nil {
+			e.log.live.Add(-1)
+		}
 	}
 	d.stats.barriers.Add(1)
 }

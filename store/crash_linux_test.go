@@ -65,5 +65,5 @@ func shutdown(t *testing.T, fstype string, rng *rand.Rand) {
 	survived(t, again, w.acked())
 	again.Close()
 	image.Unmount(t)
-	t.Logf("%s: %d blocks acknowledged, loss %d", fstype, len(w.acked()), how)
+	t.Logf("%s: %d blocks acknowledged, %d in logs, loss %d", fstype, len(w.acked()), w.logged.Load(), how)
 }

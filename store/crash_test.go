@@ -41,6 +41,8 @@ type workload struct {
 	d    *store.Dir
 	rng  *rand.Rand
 	stop atomic.Bool
+	// logged is the most blocks that were seen in logs.
+	logged atomic.Int64
 
 	mu      sync.Mutex
 	durable map[cid.Cid]bool
@@ -107,6 +109,16 @@ func (w *workload) one(rng *rand.Rand, ops int) error {
 		case 1, 2:
 			safe = since[len(since)/2:]
 			err = w.d.Flush(ctx, safe)
+		case 3, 4, 5, 6: // small ones: what goes to a log
+			for range 3 + rng.IntN(5) {
+				c, b := workBlock(rng.Uint64N(workBlocks/8)*8 + rng.Uint64N(5))
+				if err = w.d.Put(ctx, c, b); err != nil {
+					return err
+				}
+				safe = append(safe, c)
+			}
+			err = w.d.Flush(ctx, safe)
+			w.logged.Store(max(w.logged.Load(), w.d.Logged()))
 		default:
 			c, b := workBlock(rng.Uint64N(workBlocks))
 			if err = w.d.Put(ctx, c, b); err == nil {
@@ -160,6 +172,7 @@ var shards = []shard.Func{shard.Default, shard.Prefix(5), shard.R122}
 // TestPowerCut cuts the power before the n-th call of a random run, n random.
 func TestPowerCut(t *testing.T) {
 	s := seed(t)
+	logs := int64(0)
 	for run := range *runsFlag {
 		rng := rand.New(rand.NewPCG(s, uint64(run)))
 		mem := disk.NewMem()
@@ -197,6 +210,10 @@ func TestPowerCut(t *testing.T) {
 		if t.Failed() {
 			t.Fatalf("run %d, call %d, keep %v", run, at, keep)
 		}
+		logs += w.logged.Load()
+	}
+	if logs == 0 {
+		t.Error("no run had a block in a log")
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // Delete implements [Deleter]. A missing block is no error. A pending block is
-// made durable first, so that the order of a put and a delete is that of the
+// given its name first, so that the order of a put and a delete is that of the
 // calls. Collectors that run beside writers use [Dir.Sweep].
 func (d *Dir) Delete(ctx context.Context, h mh.Multihash) error {
 	_, _, err := d.remove(ctx, string(h), nil)
@@ -154,9 +154,14 @@ func (d *Dir) remove(ctx context.Context, key string, run *Sweep) (size int64, d
 	for {
 		size, done, err := d.tryRemove(key, run)
 		if err == errPending {
-			err = d.flush(ctx, []cid.Cid{cidOf(key)})
+			if err = d.flush(ctx, []cid.Cid{cidOf(key)}); err == nil {
+				err = d.settle(ctx)
+			}
 			if err == nil {
 				continue
+			}
+			if run != nil && noSpace(err) && d.poisoned() == nil {
+				return 0, false, nil // a full disk holds no collector up; the next one finds it
 			}
 		}
 		if err != nil {

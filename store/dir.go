@@ -51,7 +51,8 @@ type Options struct {
 // them durable: it writes what is still in memory, flushes, renames every file
 // to its final name and flushes the names. Until the end of that the block is in
 // the pending table, from which it is read and in which a second put finds it.
-// So a final name is there only with its bytes, and what is not in the table is
+// Small blocks of several who wait go to a log before (log.go), and are durable
+// there. So a final name is there only with its bytes, and what is not in the table is
 // either durable or absent.
 //
 // Lock order: life, a stripe of the pending table, the queue, an entry.
@@ -62,6 +63,7 @@ type Dir struct {
 	shard   shard.Func
 	folders folders
 	staging staging
+	logs    logs
 
 	// life is held shared by every call and exclusively by Close.
 	life   sync.RWMutex
@@ -88,7 +90,7 @@ type Dir struct {
 //
 // It costs the same for a large store as for a small one. After an unclean end
 // it flushes the file system once, since a name seen now may not be durable
-// yet, and removes what interrupted writes left.
+// yet, takes blocks from logs, and removes what interrupted writes left.
 func Open(root disk.FS, opts Options) (*Dir, error) {
 	fn, created, err := readLayout(root, opts)
 	if err != nil {
@@ -100,8 +102,10 @@ func Open(root disk.FS, opts Options) (*Dir, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	d.stop = stop
-	clean, err := d.staging.open(root)
+	clean, logs, err := d.staging.open(root)
 	if err != nil {
+		stop()
+		d.staging.close()
 		return nil, fmt.Errorf("store: open: %w", err)
 	}
 	d.folders.init(root)
@@ -109,12 +113,25 @@ func Open(root disk.FS, opts Options) (*Dir, error) {
 	d.queue.init(d)
 	d.table.init()
 	d.pages.init(opts.Pages)
-	if err := d.openRoom(ctx, created, clean); err != nil {
+	d.logs.init(root, d.staging.dir, logs)
+	if err = d.replay(logs); err == nil {
+		err = d.openRoom(ctx, created, clean)
+	}
+	if err != nil {
 		stop()
-		d.staging.close()
+		d.queue.wait()
+		d.release()
 		return nil, fmt.Errorf("store: open: %w", err)
 	}
 	return d, nil
+}
+
+// release closes all handles.
+func (d *Dir) release() {
+	d.files.close()
+	d.folders.close()
+	d.logs.close()
+	d.staging.close()
 }
 
 // enter begins a call; leave ends it.
@@ -148,6 +165,10 @@ func (d *Dir) Close() error {
 	d.life.Unlock()
 	d.stop()
 	d.queue.wait()
+	if syncErr == nil {
+		syncErr = d.settle(context.Background())
+		d.queue.wait()
+	}
 	d.work.Wait()
 	d.table.each(func(e *entry) {
 		if e.written && !e.renamed && e.temp.file != nil {
@@ -155,14 +176,12 @@ func (d *Dir) Close() error {
 		}
 		e.drop()
 	})
-	d.files.close()
-	d.folders.close()
 	err := syncErr
 	if err == nil {
 		err = d.writeUsage()
 	}
+	d.release()
 	if err != nil {
-		d.staging.close()
 		return err
 	}
 	return d.staging.end(d.root)

@@ -1,6 +1,12 @@
 package store
 
-import "github.com/ipfs/go-cid"
+import (
+	"time"
+
+	"cafs/store/disk"
+
+	"github.com/ipfs/go-cid"
+)
 
 // Shrink makes barriers start and puts wait early, so that small tests reach
 // every path of the queue.
@@ -9,10 +15,39 @@ func (d *Dir) Shrink() {
 		kick:     load{count: 40, memory: 1 << 20, files: 4, bytes: 1 << 20},
 		limit:    load{count: 80, memory: 2 << 20, files: 8, bytes: 2 << 20},
 		express:  load{count: 8, memory: 1 << 20, files: 4, bytes: 1 << 20},
+		settle:   load{count: 60, memory: 1 << 20, files: 1, bytes: 1 << 20},
 		batchMax: 36,
 	}
+	d.logs.size, d.logs.after = 256<<10, 0
+	d.queue.later = time.Hour // the limits alone
 	d.staging.maxUnnamed = min(d.staging.maxUnnamed, 20)
 	d.whole.few = 9 // both ways of flushing are taken, for bytes and for names
+}
+
+// Logged is the number of blocks that are durable in a log only.
+func (d *Dir) Logged() int64 {
+	d.queue.mu.Lock()
+	defer d.queue.mu.Unlock()
+	return d.queue.logged.count
+}
+
+// ReadLog lists the multihashes of the blocks in a log.
+func ReadLog(dir disk.FS, name string) (keys []string, err error) {
+	list, err := readLog(dir, name)
+	for _, b := range list {
+		keys = append(keys, b.key)
+	}
+	return keys, err
+}
+
+// SettleAfter sets how long blocks stay in a log only.
+func (d *Dir) SettleAfter(later time.Duration) {
+	d.queue.mu.Lock()
+	defer d.queue.mu.Unlock()
+	d.queue.later = later
+	if t := d.queue.timer; t != nil && t.Stop() {
+		d.queue.timer = nil
+	}
 }
 
 // Path is where a block's file is, relative to the store.

@@ -10,9 +10,9 @@ import (
 // pageSize is the unit of partial reads in bytes.
 const pageSize = 4096
 
-// pagedBlock is the size in bytes from which a block has page checksums: below
+// PagedBlock is the size in bytes from which a block has page checksums: below
 // it, reading and hashing all of it costs little more than a page.
-const pagedBlock = 16 << 10
+const PagedBlock = 16 << 10
 
 // pagesLimit bounds the checksums kept in memory, in pages; 4 bytes each.
 const pagesLimit = 2 << 20

@@ -26,7 +26,9 @@ type entry struct {
 	unnamed bool // temp has no name, or had none: it takes SyncFS to keep that
 	renamed bool
 
-	batch *batch // guarded by queue.mu; nil when no barrier has it yet
+	// Guarded by queue.mu.
+	batch *batch   // nil when no barrier has it yet
+	log   *logFile // where it is durable already; nil when nowhere
 }
 
 // bytes returns the whole block; ok is false when it is in the store meanwhile.

@@ -12,6 +12,7 @@ import (
 // for it notices. A batch has at most batchMax blocks.
 type limits struct {
 	kick, limit, express load
+	settle               load // of blocks in a log: beyond it they get names
 	batchMax             int
 }
 
@@ -19,11 +20,15 @@ var defaultLimits = limits{
 	kick:     load{count: 1024, memory: 8 << 20, files: 64, bytes: 64 << 20},
 	limit:    load{count: 1 << 17, memory: 64 << 20, files: 512, bytes: 256 << 20},
 	express:  load{count: 128, memory: 4 << 20, files: 16, bytes: 20 << 20},
+	settle:   load{count: 2048, memory: 4 << 20, files: 1, bytes: 4 << 20},
 	batchMax: 4096,
 }
 
 // entryMemory is what a small block takes beside its bytes while it waits.
 const entryMemory = 512
+
+// settleAfter is how long a block is in a log only, when few come.
+const settleAfter = time.Second
 
 // How many batches run at once. Small blocks cost system calls: two batches, so
 // that one writes while the other is flushed, leave time to those who put, and
@@ -56,7 +61,8 @@ func (l load) over(m load) bool {
 type batch struct {
 	entries []*entry
 	done    chan struct{}
-	err     error // after done
+	log     *logFile // which made it durable; nil when its blocks have names
+	err     error    // after done
 }
 
 // lane runs batches in order, max at a time.
@@ -68,7 +74,9 @@ type lane struct {
 	max     int
 	waiting []*batch
 	running int
+	active  map[*batch]struct{} // waiting or running
 
+	logs    bool // its batches go to a log, if they are fit for that
 	gathers bool
 	last    [2]int        // blocks in the last batches
 	took    time.Duration // by the last batch
@@ -85,37 +93,48 @@ const (
 
 // queue decides which blocks become durable when. Requests for little have a
 // lane of their own, so that one small flush does not stand behind a large one;
-// the rest goes by the size of the block. Within a lane those who come while a batch runs share the next one.
+// the rest goes by the size of the block. Within a lane those who come while a
+// batch runs share the next one. What a log has made durable is kept, and goes
+// through a lane that nobody waits for, to get its names.
 type queue struct {
 	d      *Dir
 	limits limits
 	wg     sync.WaitGroup // runners
 
 	mu      sync.Mutex
-	idle    []*entry // of no batch, mixed with some that are in one or done
+	idle    []*entry // of no batch, mixed with some that are in one, in a log, or done
 	live    load     // of idle, without those
-	total   load
+	kept    []*entry // in a log, and of no batch
+	waiting load     // of kept
+	logged  load     // of all that are in a log and have no name yet
+	total   load     // of all
 	express lane
 	small   lane
 	large   lane
-	active  map[*batch]struct{} // waiting or running
-	freed   chan struct{}       // closed when total shrinks or a batch fails
-	lastErr error               // of the last batch
+	names   lane
+	freed   chan struct{} // closed when total shrinks or a batch fails
+	lastErr error         // of the last batch
+	later   time.Duration // until blocks that are kept get names
+	timer   *time.Timer   // for that
+	ended   bool          // no timer is set any more
 }
 
 func (q *queue) init(d *Dir) {
 	q.d = d
-	q.limits = defaultLimits
-	q.express.max, q.express.gathers = 1, true
-	q.small.max, q.large.max = smallLanes, largeLanes
-	q.active = map[*batch]struct{}{}
+	q.limits, q.later = defaultLimits, settleAfter
+	q.express.max, q.express.gathers, q.express.logs = 1, true, true
+	q.small.max, q.large.max, q.names.max = smallLanes, largeLanes, smallLanes
+	for _, l := range []*lane{&q.express, &q.small, &q.large, &q.names} {
+		l.active = map[*batch]struct{}{}
+	}
 	q.freed = make(chan struct{})
 }
 
+// pending counts what is not durable.
 func (q *queue) pending() (n, bytes int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.total.count, q.total.bytes
+	return q.total.count - q.logged.count, q.total.bytes - q.logged.bytes
 }
 
 // admit waits until there is room for e among the pending blocks, and counts it.
@@ -123,6 +142,7 @@ func (q *queue) admit(ctx context.Context, e *entry) error {
 	q.mu.Lock()
 	for q.total.over(q.limits.limit) {
 		q.claimIdle()
+		q.claimKept()
 		freed := q.freed
 		q.mu.Unlock()
 		select {
@@ -178,7 +198,7 @@ func (q *queue) claimIdle() {
 	q.idle = nil
 	express := !q.live.over(q.limits.express)
 	for _, e := range idle {
-		if e.batch == nil {
+		if e.batch == nil && e.log == nil {
 			q.claim(q.laneFor(e, express), e)
 		}
 	}
@@ -194,12 +214,20 @@ func (q *queue) laneFor(e *entry, express bool) *lane {
 	return &q.large
 }
 
+// claimKept puts every block that waits for a name into a batch. It requires mu.
+func (q *queue) claimKept() {
+	for _, e := range q.kept {
+		q.claim(&q.names, e)
+	}
+	q.kept, q.waiting = nil, load{}
+}
+
 // claim puts e into the last batch that waits in l. It requires mu.
 func (q *queue) claim(l *lane, e *entry) {
 	n := len(l.waiting)
 	if n == 0 || len(l.waiting[n-1].entries) >= q.limits.batchMax {
 		b := &batch{done: make(chan struct{})}
-		q.active[b] = struct{}{}
+		l.active[b] = struct{}{}
 		l.waiting = append(l.waiting, b)
 		n++
 	}
@@ -210,7 +238,9 @@ func (q *queue) claim(l *lane, e *entry) {
 		close(l.full)
 		l.full = nil
 	}
-	q.live.add(e, -1)
+	if e.log == nil {
+		q.live.add(e, -1)
+	}
 	if l.running < l.max {
 		l.running++
 		q.wg.Add(1)
@@ -229,10 +259,15 @@ func (q *queue) run(l *lane) {
 		l.waiting = l.waiting[1:]
 		q.mu.Unlock()
 		begin := time.Now()
-		b.err = q.d.commit(b)
+		if l.logs {
+			b.log, b.err = q.d.logRound(b)
+		}
+		if b.log == nil && b.err == nil {
+			b.err = q.d.commit(b)
+		}
 		q.mu.Lock()
 		l.last[0], l.last[1], l.took = l.last[1], len(b.entries), time.Since(begin)
-		q.finish(b)
+		q.finish(l, b)
 	}
 	l.running--
 }
@@ -256,49 +291,111 @@ func (q *queue) gather(l *lane) {
 	l.full = nil
 }
 
-// finish ends a batch: done blocks leave, those of a failed one are idle again.
-// It requires mu.
-func (q *queue) finish(b *batch) {
+// finish ends a batch: blocks that have names leave, those in a log are kept,
+// those of a failed batch are what they were before. It requires mu.
+func (q *queue) finish(l *lane, b *batch) {
 	for _, e := range b.entries {
-		if b.err == nil {
+		switch {
+		case b.err == nil && b.log == nil:
 			q.total.add(e, -1)
+			if e.log != nil {
+				q.logged.add(e, -1)
+			}
 			continue
+		case b.log != nil:
+			e.log = b.log
+			q.logged.add(e, 1)
 		}
 		e.batch = nil
-		q.idle = append(q.idle, e)
-		q.live.add(e, 1)
+		if e.log != nil {
+			q.kept = append(q.kept, e)
+			q.waiting.add(e, 1)
+		} else {
+			q.idle = append(q.idle, e)
+			q.live.add(e, 1)
+		}
 	}
+	if b.err == nil && q.waiting.over(q.limits.settle) {
+		q.claimKept()
+	}
+	q.settleSoon()
 	q.lastErr = b.err
-	delete(q.active, b)
+	delete(l.active, b)
 	close(b.done)
 	q.wake()
 }
 
-// claimAll returns the batches that hold every block pushed so far.
+// settleSoon sees to it that kept blocks get names although no more come. It
+// requires mu.
+func (q *queue) settleSoon() {
+	if len(q.kept) == 0 || q.timer != nil || q.ended || q.d.poisoned() != nil {
+		return
+	}
+	q.timer = time.AfterFunc(q.later, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.timer = nil
+		if !q.ended {
+			q.claimKept()
+		}
+	})
+}
+
+// keep is push for a block that log has.
+func (q *queue) keep(e *entry, log *logFile) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e.log = log
+	q.kept = append(q.kept, e)
+	for _, l := range []*load{&q.waiting, &q.logged, &q.total} {
+		l.add(e, 1)
+	}
+}
+
+// claimAll returns the batches that hold every block pushed so far and not in a
+// log.
 func (q *queue) claimAll() []*batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.claimIdle()
-	list := make([]*batch, 0, len(q.active))
-	for b := range q.active {
+	var list []*batch
+	for _, l := range []*lane{&q.express, &q.small, &q.large} {
+		for b := range l.active {
+			list = append(list, b)
+		}
+	}
+	return list
+}
+
+// claimNames returns the batches that hold every block in a log.
+func (q *queue) claimNames() []*batch {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.claimKept()
+	var list []*batch
+	for b := range q.names.active {
 		list = append(list, b)
 	}
 	return list
 }
 
-// claimSome returns the batches that hold the given blocks.
+// claimSome returns the batches that hold those of the given blocks that are
+// not in a log.
 func (q *queue) claimSome(entries []*entry) []*batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var fresh load
 	for _, e := range entries {
-		if e.batch == nil {
+		if e.batch == nil && e.log == nil {
 			fresh.add(e, 1)
 		}
 	}
 	express := !fresh.over(q.limits.express)
 	var list []*batch
 	for _, e := range entries {
+		if e.log != nil {
+			continue
+		}
 		if e.batch == nil {
 			q.claim(q.laneFor(e, express), e)
 		}
@@ -317,7 +414,7 @@ func (q *queue) compact() {
 	}
 	kept := make([]*entry, 0, q.live.count)
 	for _, e := range q.idle {
-		if e.batch == nil {
+		if e.batch == nil && e.log == nil {
 			kept = append(kept, e)
 		}
 	}
@@ -339,5 +436,11 @@ func await(ctx context.Context, list []*batch) error {
 	return nil
 }
 
-// wait returns when no batch runs any more.
-func (q *queue) wait() { q.wg.Wait() }
+// wait returns when no batch runs any more; it is for the end, when no more are
+// claimed but by claimNames.
+func (q *queue) wait() {
+	q.mu.Lock()
+	q.ended = true
+	q.mu.Unlock()
+	q.wg.Wait()
+}

@@ -192,7 +192,7 @@ const hashStep = 16 * pageSize
 // hashPages is hashLike that also takes the page checksums of a block that is
 // to have them.
 func hashPages(key string, b []byte) (got mh.Multihash, sums []uint32, err error) {
-	if len(b) < pagedBlock {
+	if len(b) < PagedBlock {
 		got, err = hashLike(key, b)
 		return got, nil, err
 	}

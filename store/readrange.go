@@ -119,7 +119,7 @@ func (d *Dir) readRange(key string, p []byte, off int64) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		if size < pagedBlock {
+		if size < PagedBlock {
 			defer f.Close()
 			b, err := d.readAll(key, f, size)
 			if err != nil {

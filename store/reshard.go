@@ -46,6 +46,9 @@ func reshard(ctx context.Context, root disk.FS, fn shard.Func, progress func(mov
 		if _, err := shard.Parse(text); err != nil {
 			return fmt.Errorf("%w: %w", ErrLayout, err)
 		}
+		if err := emptyLogs(root); err != nil {
+			return err
+		}
 	}
 	if err := writeSmall(root, shardingName, betweenPrefix+"to "+fn.String()+"\n", filePerm); err != nil {
 		return err
@@ -74,6 +77,24 @@ func reshard(ctx context.Context, root disk.FS, fn shard.Func, progress func(mov
 		m.removeEmpty(dir)
 	}
 	return writeLayout(root, fn)
+}
+
+// emptyLogs gives files to the blocks in logs that an unclean end left.
+func emptyLogs(root disk.FS) error {
+	names, err := root.ReadDir(stagingName)
+	if err != nil {
+		return ignoreNotExist(err)
+	}
+	for _, n := range names {
+		if _, ok := logNumber(n.Name); ok {
+			d, err := Open(root, Options{})
+			if err != nil {
+				return err
+			}
+			return d.Close()
+		}
+	}
+	return nil
 }
 
 // mover moves blocks to the folders of fn.

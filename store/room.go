@@ -158,6 +158,15 @@ func (d *Dir) Capacity() (total, left int64) {
 	return r.capacity, max(0, r.capacity-r.bytes)
 }
 
+// Waiting is how many bytes of the disk the blocks will take that were put and
+// are not in a file yet.
+func (d *Dir) Waiting() int64 {
+	r := &d.room
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.unwritten.bytes
+}
+
 // used is the size of all blocks in bytes, or -1.
 func (r *room) used() int64 {
 	r.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"sync/atomic"
 
@@ -18,6 +19,7 @@ const stageFolders = 4
 // staging is where blocks are written aside. That its folder exists is the mark
 // of an open store: finding it at Open means an unclean end.
 type staging struct {
+	dir    disk.FS
 	stages [stageFolders]disk.FS
 	next   atomic.Uint64
 
@@ -34,40 +36,63 @@ type temp struct {
 	file  disk.File // nil when it has a name
 }
 
-// open sweeps what an interrupted run left, ours and that of flatfs, and makes
-// the staging folder. When there was one it flushes the file system, so that
-// every name seen from now on is durable.
-func (s *staging) open(root disk.FS) (clean bool, err error) {
-	clean = true
-	if _, err := root.Stat(stagingName); err == nil {
-		clean = false
+// open makes the staging folder and sweeps what an interrupted run left, ours
+// and that of flatfs, but for its logs. After such a run it flushes the file
+// system, so that every name seen from now on is durable.
+func (s *staging) open(root disk.FS) (clean bool, logs []string, err error) {
+	if err := removeAll(root, flatfsTemp); err != nil {
+		return false, nil, err
+	}
+	err = root.Mkdir(stagingName, dirPerm)
+	clean = err == nil
+	if !clean {
+		if !errors.Is(err, fs.ErrExist) {
+			return false, nil, err
+		}
 		if err := root.SyncFS(); err != nil {
-			return false, err
+			return false, nil, err
 		}
-	} else if !notExist(err) {
-		return false, err
-	}
-	for _, name := range []string{stagingName, flatfsTemp} {
-		if err := removeAll(root, name); err != nil {
-			return false, err
+		if logs, err = s.sweep(root); err != nil {
+			return false, nil, err
 		}
 	}
-	if err := root.Mkdir(stagingName, dirPerm); err != nil {
-		return false, err
+	if s.dir, err = root.Sub(stagingName); err != nil {
+		return false, nil, err
 	}
 	for i := range s.stages {
-		name := stagingName + "/" + strconv.Itoa(i)
-		if err := root.Mkdir(name, dirPerm); err != nil {
-			return false, err
+		name := strconv.Itoa(i)
+		if err := s.dir.Mkdir(name, dirPerm); err != nil {
+			return false, nil, err
 		}
-		if s.stages[i], err = root.Sub(name); err != nil {
-			return false, err
+		if s.stages[i], err = s.dir.Sub(name); err != nil {
+			return false, nil, err
 		}
 	}
 	if s.probe() {
 		s.maxUnnamed = int64(disk.MaxHandles() / unnamedShare)
 	}
-	return clean, nil
+	return clean, logs, nil
+}
+
+// sweep empties the staging folder but for logs, which it lists in their order.
+func (s *staging) sweep(root disk.FS) (logs []string, err error) {
+	names, err := root.ReadDir(stagingName)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range names {
+		if _, ok := logNumber(n.Name); ok && !n.Dir {
+			logs = append(logs, n.Name)
+		} else if err := removeAll(root, stagingName+"/"+n.Name); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(logs, func(a, b string) int {
+		m, _ := logNumber(a)
+		n, _ := logNumber(b)
+		return m - n
+	})
+	return logs, nil
 }
 
 // unnamedShare of the files that the process may have open are unnamed ones.
@@ -155,11 +180,14 @@ func (s *staging) close() {
 			s.stages[i] = nil
 		}
 	}
+	if s.dir != nil {
+		s.dir.Close()
+		s.dir = nil
+	}
 }
 
 // end marks the store as cleanly closed.
 func (s *staging) end(root disk.FS) error {
-	s.close()
 	if err := removeAll(root, stagingName); err != nil {
 		return fmt.Errorf("store: close: %w", err)
 	}

@@ -299,7 +299,7 @@ func (t *Tree) sweepGarbage(ctx context.Context, set *gc.Set, sweep *store.Sweep
 				return err
 			}
 			if deleted && t.opts.Deleted != nil {
-				t.opts.Deleted(h)
+				t.opts.Deleted(h, size)
 			}
 			mu.Lock()
 			if deleted {

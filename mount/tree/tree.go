@@ -139,8 +139,9 @@ type Options struct {
 	// Committed, when set, is called with each commit before the index refers to
 	// it, its blocks being durable; an error fails the commit.
 	Committed func(Kept) error
-	// Deleted, when set, hears of each block that a collection deleted.
-	Deleted func(mh.Multihash)
+	// Deleted, when set, hears of each block that a collection deleted, and its
+	// length in bytes.
+	Deleted func(h mh.Multihash, size int64)
 	// Changed, when set, is called without locks held after the attributes of
 	// an inode changed in a way the kernel did not ask for (suid cleared by a
 	// write), so that caches can be dropped.

@@ -161,6 +161,7 @@ func open(cfg Config, heap bool) (*Files, error) {
 		fs.log = slog.New(slog.DiscardHandler)
 	}
 	fs.ranges, _ = cfg.Blocks.(rangeGetter)
+	fs.space.blocks, _ = cfg.Blocks.(backlog)
 	fs.sizes, _ = cfg.Blocks.(sizer)
 	sample, err := cfg.Leaf([]byte{0})
 	if err != nil {

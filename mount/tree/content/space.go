@@ -17,6 +17,8 @@ type space struct {
 	ballast *Ballast // may be nil
 	// capacity is Config.Capacity; may be nil.
 	capacity func() (total, left int64)
+	// blocks tells what blocks that are in memory only will take; may be nil.
+	blocks backlog
 
 	avail  atomic.Int64 // at the last look, beyond the reserve
 	spent  atomic.Int64 // written since
@@ -37,8 +39,15 @@ var epoch = time.Now()
 // removing them needs.
 func (fs *Files) Room(n int64) error { return fs.room(n) }
 
+// backlog is a role of block stores.
+type backlog interface {
+	// Waiting is how many bytes of the disk blocks will take that are put and
+	// not written.
+	Waiting() int64
+}
+
 // room returns ENOSPC when n more bytes, with those in memory that are yet to be
-// written, might not fit the disk. So a full disk fails the write that needs
+// written, here and by the block store, might not fit the disk. So a full disk fails the write that needs
 // the space, not a later fsync.
 func (fs *Files) room(n int64) error {
 	sp := &fs.space
@@ -67,8 +76,17 @@ func (fs *Files) room(n int64) error {
 }
 
 func (fs *Files) fits(need int64) bool {
-	left := fs.space.avail.Load() - fs.space.spent.Load() - fs.mem.inUse()
+	left := fs.space.avail.Load() - fs.space.spent.Load() - fs.unwritten()
 	return need <= left
+}
+
+// unwritten is how many bytes in memory are yet to be written.
+func (fs *Files) unwritten() int64 {
+	n := fs.mem.inUse()
+	if fs.space.blocks != nil {
+		n += fs.space.blocks.Waiting()
+	}
+	return n
 }
 
 // left is how many bytes may still become blocks, when what is staged has.
@@ -90,7 +108,7 @@ func (fs *Files) Usage() (disk.Usage, error) {
 	if err != nil {
 		return u, fmt.Errorf("content: room on disk: %w", err)
 	}
-	taken := fs.space.reserve + fs.mem.inUse()
+	taken := fs.space.reserve + fs.unwritten()
 	if fs.space.ballast != nil {
 		taken += fs.space.ballast.Missing()
 	}
