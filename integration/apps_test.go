@@ -124,6 +124,14 @@ var apps = []app{
 		trap 'umount $DISK/merged' EXIT
 		(cd $DISK/merged; cmp f s; echo more >>f; rm s; mv f g; rm -r d/e; touch d/new; getfattr -n user.x g >/dev/null)
 		[ $(wc -l <$DISK/merged/g) = 1001 ]; [ $(wc -l <lower/f) = 1000 ]; [ -L lower/s ]; [ -d lower/d/e ]; ls -la $DISK/merged >/dev/null`},
+	{"overlayfs above", "mount umount", `
+		[ $(id -u) = 0 ]; mkdir upper work $DISK/lower $DISK/merged; seq 1000 >$DISK/lower/f; mkdir -p $DISK/lower/d/e; seq 9 >$DISK/lower/d/n; ln -s f $DISK/lower/s
+		mount -t overlay overlay -o lowerdir=$DISK/lower,upperdir=$PWD/upper,workdir=$PWD/work $DISK/merged
+		(cd $DISK/merged; echo more >>f; rm s; mv f g; rm -r d/e; mv d/n d/m; touch d/new; mkdir h; mv h i; cp -r d k; rm -r k)
+		[ "$(cd $DISK/merged; find . | sort | xargs)" = ". ./d ./d/m ./d/new ./g ./i" ]; umount $DISK/merged
+		mount -t overlay overlay -o lowerdir=$DISK/lower,upperdir=$PWD/upper,workdir=$PWD/work $DISK/merged
+		trap 'umount $DISK/merged' EXIT
+		[ "$(cd $DISK/merged; find . | sort | xargs)" = ". ./d ./d/m ./d/new ./g ./i" ]; [ $(wc -l <$DISK/merged/g) = 1001 ]; [ $(wc -l <$DISK/lower/f) = 1000 ]; [ "$(stat -c '%F %t %T' upper/f)" = "character special file 0 0" ]`},
 	{"cp --reflink", "cp cmp", `
 		head -c 20000000 /dev/urandom >f; cp --reflink=auto f g; cmp f g; fails cp --reflink=always f h 2>$DISK/err
 		truncate -s 100M s; printf x | dd of=s bs=1 seek=50000000 conv=notrunc status=none

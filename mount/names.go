@@ -172,6 +172,7 @@ func (f *fileSystem) Rmdir(cancel <-chan struct{}, h *fuse.InHeader, name string
 const (
 	renameNoReplace = 1 << iota
 	renameExchange
+	renameWhiteout
 )
 
 func (f *fileSystem) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, newName string) fuse.Status {
@@ -190,11 +191,14 @@ func (f *fileSystem) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, 
 	if in.Flags&renameExchange != 0 {
 		flags |= tree.RenameExchange
 	}
-	if in.Flags&^(renameNoReplace|renameExchange) != 0 {
+	if in.Flags&renameWhiteout != 0 {
+		flags |= tree.RenameWhiteout
+	}
+	if in.Flags&^(renameNoReplace|renameExchange|renameWhiteout) != 0 {
 		return fuse.EINVAL
 	}
 	err := interruptible(cancel, in.Pid, func(ctx context.Context) error {
-		return f.tree.Rename(ctx, tree.Ino(in.NodeId), oldName, tree.Ino(in.Newdir), newName, flags)
+		return f.tree.Rename(ctx, cred(&in.InHeader, 0), tree.Ino(in.NodeId), oldName, tree.Ino(in.Newdir), newName, flags)
 	})
 	if err == nil && in.NodeId != in.Newdir {
 		f.moved(in.Newdir, newName)

@@ -452,7 +452,7 @@ func TestErrors(t *testing.T) {
 		{"xattr missing", get, unix.ENODATA},
 		{"xattr namespace", unix.Setxattr(m.path("f"), "no.space", []byte("x"), 0), unix.EOPNOTSUPP},
 		{"xattr of the cid", unix.Setxattr(m.path("f"), "ipfs.cid", []byte("x"), 0), unix.EPERM},
-		{"whiteout", unix.Renameat2(unix.AT_FDCWD, m.path("f"), unix.AT_FDCWD, m.path("g"), unix.RENAME_WHITEOUT), unix.EINVAL},
+		{"whiteout and exchange", unix.Renameat2(unix.AT_FDCWD, m.path("f"), unix.AT_FDCWD, m.path(long[1:]), unix.RENAME_WHITEOUT|unix.RENAME_EXCHANGE), unix.EINVAL},
 		{"no replace", unix.Renameat2(unix.AT_FDCWD, m.path("f"), unix.AT_FDCWD, m.path(long[1:]), unix.RENAME_NOREPLACE), unix.EEXIST},
 		{"fsync of a directory", fsyncDir(m.Dir), nil},
 		{"statfs", statfs, nil},

@@ -163,6 +163,9 @@ func addNames() {
 	rename("exchange with a folder", "t", "f", unix.RENAME_EXCHANGE)
 	rename("exchange with nothing", "t", "new", unix.RENAME_EXCHANGE)
 	rename("exchange with its child", "t", "t/x", unix.RENAME_EXCHANGE)
+	rename("rename WHITEOUT away", "t", "new", unix.RENAME_WHITEOUT)
+	rename("rename WHITEOUT over a file", "t", "o", unix.RENAME_WHITEOUT)
+	rename("rename WHITEOUT to another folder", "t", "f/new", unix.RENAME_WHITEOUT|unix.RENAME_NOREPLACE)
 	rename("move to another folder", "t", "f/new", 0)
 
 	plain("unlink", func(p string) error { return unix.Unlink(p + "t") })

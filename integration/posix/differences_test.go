@@ -47,7 +47,6 @@ func TestDifferences(t *testing.T) {
 		got  error
 		want error
 	}{
-		{"RENAME_WHITEOUT", unix.Renameat2(unix.AT_FDCWD, f, unix.AT_FDCWD, m.Path("w"), unix.RENAME_WHITEOUT), unix.EINVAL},
 		{"FIEMAP", ioctl(fsIocFiemap, uintptr(unsafe.Pointer(&fiemap))), unix.EOPNOTSUPP},
 		{"FICLONE", unix.IoctlFileClone(to, fd), unix.EOPNOTSUPP},
 		{"FIDEDUPERANGE", unix.IoctlFileDedupeRange(fd, &unix.FileDedupeRange{Src_length: 4096, Info: []unix.FileDedupeRangeInfo{{Dest_fd: int64(to)}}}), unix.EOPNOTSUPP},
@@ -62,6 +61,16 @@ func TestDifferences(t *testing.T) {
 		if !errors.Is(c.got, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, c.got, c.want)
 		}
+	}
+
+	dir := open(t, m.Dir, unix.O_RDONLY|unix.O_DIRECTORY)
+	n, err := unix.Getdents(dir, make([]byte, 4096))
+	if must(t, err); n == 0 {
+		t.Error("nothing is listed")
+	}
+	must(t, second(unix.Seek(dir, 1<<40, 0)))
+	if n, err := unix.Getdents(dir, make([]byte, 4096)); err != nil || n != 0 {
+		t.Errorf("behind a position that was never handed out: %d bytes, %v", n, err)
 	}
 
 	must(t, unix.Chown(f, harness.UserB, harness.UserB))

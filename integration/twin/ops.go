@@ -180,7 +180,7 @@ func (r *run) rmdir() (string, op) {
 
 func (r *run) rename() (string, op) {
 	from, to := r.path(), r.path()
-	flags := []uint{0, 0, 0, unix.RENAME_NOREPLACE, unix.RENAME_EXCHANGE, unix.RENAME_EXCHANGE, unix.RENAME_NOREPLACE | unix.RENAME_EXCHANGE}[r.rnd.IntN(7)]
+	flags := []uint{0, 0, 0, unix.RENAME_NOREPLACE, unix.RENAME_EXCHANGE, unix.RENAME_EXCHANGE, unix.RENAME_NOREPLACE | unix.RENAME_EXCHANGE, unix.RENAME_WHITEOUT}[r.rnd.IntN(8)]
 	return fmt.Sprintf("rename %q %q flags %d", from, to, flags), func(s *side) string {
 		return errno(unix.Renameat2(unix.AT_FDCWD, s.at(from), unix.AT_FDCWD, s.at(to), flags))
 	}

@@ -135,6 +135,9 @@ func (n *node) rename(from string, to *node, name string, flags tree.RenameFlags
 	}
 	n.take(from)
 	to.put(name, src)
+	if flags == tree.RenameWhiteout {
+		n.put(from, newNode(index.CharDev, 0))
+	}
 	return nil
 }
 
@@ -222,7 +225,7 @@ func (w *world) step() error {
 		want, got = d.rmdir(name), w.tree.Rmdir(d.ino, name)
 	case k < 65:
 		to, toName := w.pick(index.Dir), w.name()
-		flags := []tree.RenameFlags{0, 0, 0, tree.RenameNoReplace, tree.RenameExchange}[w.rng.IntN(5)]
+		flags := []tree.RenameFlags{0, 0, 0, tree.RenameNoReplace, tree.RenameExchange, tree.RenameWhiteout}[w.rng.IntN(6)]
 		what = fmt.Sprintf("rename %d/%s -> %d/%s flags %d", d.ino, name, to.ino, toName, flags)
 		want, got = w.rename(d, name, to, toName, flags)
 	case k < 90:
@@ -258,12 +261,18 @@ func (w *world) create(d *node, name string, kind index.Kind) (want, got error) 
 
 func (w *world) rename(d *node, name string, to *node, toName string, flags tree.RenameFlags) (want, got error) {
 	src, replaced := d.entries[name], to.entries[toName]
-	want, got = d.rename(name, to, toName, flags), w.tree.Rename(w.ctx, d.ino, name, to.ino, toName, flags)
+	want, got = d.rename(name, to, toName, flags), w.tree.Rename(w.ctx, tree.Cred{}, d.ino, name, to.ino, toName, flags)
 	if want == nil && got == nil && replaced != nil && src != replaced {
 		w.published(src)
 		if flags == tree.RenameExchange {
 			w.published(replaced)
 		}
+	}
+	if left := d.entries[name]; flags == tree.RenameWhiteout && left != src && got == nil {
+		a, err := w.tree.Lookup(d.ino, name)
+		must(w.t, err)
+		left.ino = a.Ino
+		w.release(a, nil)
 	}
 	return want, got
 }

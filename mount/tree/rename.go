@@ -12,26 +12,31 @@ import (
 // Rename moves an entry, atomically replacing a file or an empty directory at
 // the new name, as renameat2(2). What replaces something has its contents
 // published first, so that after a crash the new name never leads to less than
-// was written (DESIGN 5a, O3). Errors: fs.ErrNotExist, fs.ErrExist, EISDIR,
+// was written (DESIGN 5a, O3). A whiteout that is left belongs to cred. Errors: fs.ErrNotExist, fs.ErrExist, EISDIR,
 // ENOTDIR, ENOTEMPTY, EINVAL (into itself), EMLINK.
-func (t *Tree) Rename(ctx context.Context, op Ino, oname string, np Ino, nname string, flags RenameFlags) error {
+func (t *Tree) Rename(ctx context.Context, cred Cred, op Ino, oname string, np Ino, nname string, flags RenameFlags) error {
 	if err := errors.Join(checkName(oname), checkName(nname)); err != nil {
 		if len(nname) > MaxName || len(oname) > MaxName {
 			return syscall.ENAMETOOLONG
 		}
 		return syscall.EINVAL
 	}
-	if flags&^(RenameNoReplace|RenameExchange) != 0 || flags == RenameNoReplace|RenameExchange {
+	if flags&^(RenameNoReplace|RenameExchange|RenameWhiteout) != 0 || flags&RenameExchange != 0 && flags != RenameExchange {
 		return syscall.EINVAL
 	}
 	if err := t.db.Err(); err != nil {
 		return err
 	}
+	if flags&RenameWhiteout != 0 {
+		if err := t.content.Room(recordRoom); err != nil {
+			return err
+		}
+	}
 	// Contents are published without the namespace being locked, since that may
 	// write. Somebody may write again in between; after a few rounds it is done
 	// under the lock.
 	for round := 0; ; round++ {
-		again, err := t.rename(ctx, op, oname, np, nname, flags, round > 3)
+		again, err := t.rename(ctx, cred, op, oname, np, nname, flags, round > 3)
 		if !again {
 			return err
 		}
@@ -71,7 +76,7 @@ type renaming struct {
 
 // rename does the renaming under the namespace lock. again reports that
 // contents must be published first; force publishes them under the lock.
-func (t *Tree) rename(ctx context.Context, op Ino, oname string, np Ino, nname string, flags RenameFlags, force bool) (again bool, err error) {
+func (t *Tree) rename(ctx context.Context, cred Cred, op Ino, oname string, np Ino, nname string, flags RenameFlags, force bool) (again bool, err error) {
 	t.ns.Lock()
 	defer t.ns.Unlock()
 	var r renaming
@@ -129,6 +134,11 @@ func (t *Tree) rename(ctx context.Context, op Ino, oname string, np Ino, nname s
 		t.exchange(e, &r)
 	} else if err := t.move(e, &r); err != nil {
 		return false, err
+	}
+	if flags&RenameWhiteout != 0 {
+		if err := t.whiteout(e, cred, &r); err != nil {
+			return false, err
+		}
 	}
 	return false, e.commit()
 }
@@ -259,6 +269,23 @@ func (t *Tree) move(e *edit, r *renaming) error {
 		d = t.addName(e, r.newDir, d.Name, d.Ino, d.Kind)
 	}
 	t.repoint(e, r.src, r.oldDir, r.from.Cookie, r.newDir, d.Cookie)
+	return nil
+}
+
+// whiteout enters what tells an overlay that a name of a lower layer is gone.
+func (t *Tree) whiteout(e *edit, cred Cred, r *renaming) error {
+	ino, err := t.newIno()
+	if err != nil {
+		return err
+	}
+	stamp := now()
+	rec := index.Inode{Kind: index.CharDev, Nlink: 1, Parent: r.oldDir.ino, Unsealed: true,
+		Atime: stamp, Mtime: stamp, Ctime: stamp, Btime: stamp}
+	if err := t.inherit(e, cred, r.oldDir, ino, &rec); err != nil {
+		return err
+	}
+	rec.Cookie = t.addName(e, r.oldDir, r.from.Name, ino, rec.Kind).Cookie
+	e.SetInode(ino, &rec)
 	return nil
 }
 

@@ -104,7 +104,7 @@ func (p *population) write(r *rand.Rand, buf []byte) error {
 	if _, err := p.tree.Write(context.Background(), a.Ino, buf[:100], 0, nil); err != nil {
 		return err
 	}
-	return p.tree.Rename(context.Background(), dir, name, dir, name+"r", 0)
+	return p.tree.Rename(context.Background(), tree.Cred{}, dir, name, dir, name+"r", 0)
 }
 
 // BenchmarkScale has many goroutines read and write at once: lookups, getattrs

@@ -49,6 +49,7 @@ var acts = []act{
 	{"rename over, back", func(w *world) (error, error) { return w.renameAt("b/y", w.theName(), 0) }},
 	{"rename directory", func(w *world) (error, error) { return w.renameAt("b", "a/b", 0) }},
 	{"rename directory over", func(w *world) (error, error) { return w.renameAt("b", "e", 0) }},
+	{"rename, whiteout", func(w *world) (error, error) { return w.renameAt(w.theName(), "b/n", tree.RenameWhiteout) }},
 	{"exchange", func(w *world) (error, error) { return w.renameAt(w.theName(), "b/y", tree.RenameExchange) }},
 	{"exchange with directory", func(w *world) (error, error) { return w.renameAt(w.theName(), "b", tree.RenameExchange) }},
 	{"link", func(w *world) (error, error) { return w.link(w.theFile(), w.at("b"), "l") }},

@@ -122,6 +122,7 @@ type RenameFlags uint32
 const (
 	RenameNoReplace RenameFlags = 1 << iota
 	RenameExchange
+	RenameWhiteout // leaves a device 0:0 at the old name, for overlays
 )
 
 // Options configure a tree. DB, Content and Profile are required.

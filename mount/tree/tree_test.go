@@ -275,7 +275,7 @@ func (n *node) cid(t testing.TB, p unixfs.Profile) unixfs.Root {
 	case index.Dir:
 		root, err = p.BuildDir(t.Context(), func(yield func(unixfs.Entry, error) bool) {
 			for name, c := range n.entries {
-				if c.kind == index.Fifo {
+				if c.kind == index.Fifo || c.kind == index.CharDev {
 					continue
 				}
 				r := c.cid(t, p)
