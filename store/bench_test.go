@@ -1,9 +1,13 @@
 package store_test
 
 import (
+	"flag"
+	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +17,7 @@ import (
 
 	"github.com/ipfs/go-cid"
 	mh "github.com/multiformats/go-multihash"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -151,5 +156,104 @@ func BenchmarkStream(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+var sweepDir = flag.String("sweep-dir", "", "store that BenchmarkSweep empties; it is filled instead when it is not there yet, so that caches can be dropped between")
+
+// BenchmarkSweep deletes 200,000 blocks of about 30 bytes as a collection does:
+// in the order they are listed in, from four goroutines.
+func BenchmarkSweep(b *testing.B) {
+	const blocks = 200_000
+	dir := *sweepDir
+	if dir == "" {
+		dir = b.TempDir()
+	}
+	root, err := disk.OS(dir)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer root.Close()
+	_, err = root.Stat("SHARDING")
+	found := err == nil
+	open := func() *store.Dir {
+		d, err := store.Open(root, store.Options{CreateIfMissing: true})
+		if err != nil {
+			b.Fatal(err)
+		}
+		return d
+	}
+	fill := func() {
+		d := open()
+		for i := range blocks {
+			block := fmt.Appendf(nil, "contents of file %d", i)
+			if err := d.Put(b.Context(), storetest.CID(block), block); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if err := d.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if *sweepDir != "" && !found {
+		fill()
+		return
+	}
+	var took time.Duration
+	for range b.N {
+		if *sweepDir == "" {
+			fill()
+		}
+		d := open()
+		begin := time.Now()
+		sweep := d.Sweep()
+		var g errgroup.Group
+		g.SetLimit(4)
+		var gone atomic.Int64
+		for batch := range batches(b, d, 64) {
+			g.Go(func() error {
+				for _, h := range batch {
+					_, done, err := sweep.Delete(b.Context(), h)
+					if err != nil {
+						return err
+					}
+					if done {
+						gone.Add(1)
+					}
+				}
+				return nil
+			})
+		}
+		if err := g.Wait(); err != nil {
+			b.Fatal(err)
+		}
+		sweep.End()
+		took += time.Since(begin)
+		if gone.Load() != blocks {
+			b.Fatalf("%d of %d blocks deleted", gone.Load(), blocks)
+		}
+		if err := d.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(blocks*b.N)/took.Seconds(), "deletes/s")
+}
+
+// batches yields the multihashes of a store's blocks, n at a time.
+func batches(b *testing.B, d *store.Dir, n int) iter.Seq[[]mh.Multihash] {
+	return func(yield func([]mh.Multihash) bool) {
+		var batch []mh.Multihash
+		for h, err := range d.Keys(b.Context()) {
+			if err != nil {
+				b.Fatal(err)
+			}
+			if batch = append(batch, h); len(batch) == n {
+				if !yield(batch) {
+					return
+				}
+				batch = nil
+			}
+		}
+		yield(batch)
 	}
 }

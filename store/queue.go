@@ -67,9 +67,10 @@ type batch struct {
 
 // lane runs batches in order, max at a time.
 //
-// A lane that gathers holds a batch back for a moment when the last ones were
-// larger: those who waited for them are coming back one by one, and the first
-// one would otherwise have a barrier for itself while all others wait for it.
+// A lane that gathers holds a batch back for a moment, until as many blocks are
+// there as in the last one and behind it: those who waited for that one are coming
+// back one by one, and would otherwise make one barrier, and those who came
+// meanwhile another.
 type lane struct {
 	max     int
 	waiting []*batch
@@ -78,7 +79,6 @@ type lane struct {
 
 	logs    bool // its batches go to a log, if they are fit for that
 	gathers bool
-	last    [2]int        // blocks in the last batches
 	took    time.Duration // by the last batch
 	enough  int           // blocks that end the holding back
 	full    chan struct{} // closed when there are enough; nil when nothing is held back
@@ -87,7 +87,7 @@ type lane struct {
 // gatherShare of the time of the last batch is the most that one is held back,
 // and gatherMax in any case.
 const (
-	gatherShare = 4
+	gatherShare = 2
 	gatherMax   = 2 * time.Millisecond
 )
 
@@ -266,7 +266,10 @@ func (q *queue) run(l *lane) {
 			b.err = q.d.commit(b)
 		}
 		q.mu.Lock()
-		l.last[0], l.last[1], l.took = l.last[1], len(b.entries), time.Since(begin)
+		l.took, l.enough = time.Since(begin), len(b.entries)
+		if len(l.waiting) > 0 {
+			l.enough += len(l.waiting[0].entries)
+		}
 		q.finish(l, b)
 	}
 	l.running--
@@ -274,7 +277,6 @@ func (q *queue) run(l *lane) {
 
 // gather holds the next batch back. It requires mu, and lets go of it.
 func (q *queue) gather(l *lane) {
-	l.enough = max(l.last[0], l.last[1])
 	if !l.gathers || len(l.waiting[0].entries) >= l.enough {
 		return
 	}
