@@ -40,8 +40,8 @@ func TestDataPath(t *testing.T) {
 		chunk       int64
 		alone, each int // operations
 	}{
-		{1 << 20, ops(3_000, 50_000, dataPathOps), ops(700, 25_000, dataPathOps)},
-		{1 << 16, ops(4_000, 200_000, dataPathOps), ops(2_000, 1_600_000, dataPathOps)},
+		{1 << 20, ops(3_000, 30_000, dataPathOps), ops(700, 5_000, dataPathOps)},
+		{1 << 16, ops(4_000, 200_000, dataPathOps), ops(2_000, 1_623_334, dataPathOps)},
 	} {
 		t.Run(fmt.Sprintf("chunks of %d", c.chunk), func(t *testing.T) {
 			m := harness.New(t, harness.Options{
