@@ -3,6 +3,7 @@ package tree
 import (
 	"cmp"
 	"context"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -40,6 +41,15 @@ func (q *quiet) touch(ino Ino, at time.Time, wait time.Duration) {
 	}
 	f.touched = at
 	q.files[ino] = f
+}
+
+// found puts a file on the list, if it is not there, as last changed at a time.
+func (q *quiet) found(ino Ino, at time.Time, wait time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if _, known := q.files[ino]; !known {
+		q.files[ino] = quietFile{touched: at, wait: wait}
+	}
 }
 
 // due takes up to n files that have been quiet for long enough, or with all set
@@ -117,7 +127,7 @@ func (t *Tree) sealLoop(ctx context.Context) {
 	if err := t.sweepOrphans(); err != nil {
 		t.log.Error("removing files that were open at an unclean end", "error", err)
 	}
-	t.findUnsealed(ctx)
+	begin, found := time.Now(), false
 	tick := time.NewTicker(max(t.opts.SealAfter/4, 10*time.Millisecond))
 	defer tick.Stop()
 	for {
@@ -131,6 +141,10 @@ func (t *Tree) sealLoop(ctx context.Context) {
 		if err := t.emptyGrave(ctx); err != nil && ctx.Err() == nil {
 			t.log.Error("removing what was replaced", "error", err)
 		}
+		if !found && time.Since(begin) >= t.opts.SealAfter {
+			t.findUnsealed(ctx, begin)
+			found = true
+		}
 		if err := t.sealQuiet(ctx); err != nil && ctx.Err() == nil {
 			t.log.Error("sealing in the background", "error", err)
 		}
@@ -140,21 +154,24 @@ func (t *Tree) sealLoop(ctx context.Context) {
 	}
 }
 
-// findUnsealed puts files that an earlier run left unsealed on the list.
-func (t *Tree) findUnsealed(ctx context.Context) {
-	const pause = 4096 // inodes between looks at ctx
-	at := time.Now()
+// findUnsealed puts files that an earlier run left unsealed on the list, as quiet
+// since the tree was opened. It is done when they are due, not at once: it looks
+// at every inode, and whoever opens a tree is about to use it.
+func (t *Tree) findUnsealed(ctx context.Context, opened time.Time) {
 	seen := 0
 	for rec, err := range t.db.Inodes(0) {
 		if err != nil {
 			t.log.Error("looking for unsealed files", "error", err)
 			return
 		}
-		if seen++; seen%pause == 0 && ctx.Err() != nil {
-			return
+		if seen++; seen%inodesStep == 0 {
+			runtime.Gosched()
+			if ctx.Err() != nil {
+				return
+			}
 		}
 		if rec.Kind == index.File && rec.Unsealed && rec.Nlink > 0 {
-			t.quiet.touch(rec.Ino, at, t.opts.SealAfter)
+			t.quiet.found(rec.Ino, opened, t.opts.SealAfter)
 		}
 	}
 }
@@ -169,7 +186,7 @@ func (t *Tree) sealQuiet(ctx context.Context) error {
 			return nil
 		}
 		slices.Sort(inos)
-		if _, err := t.sealFiles(ctx, inos, false); err != nil {
+		if _, err := t.sealFiles(ctx, inos); err != nil {
 			return err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -221,6 +222,13 @@ func (t *Tree) takeRoots(ctx context.Context, m *gc.Marker, o CollectOptions, r 
 	return snap, nil
 }
 
+// inodesStep and keysStep are how many inodes and names of blocks are looked at
+// before others may run.
+const (
+	inodesStep = 32
+	keysStep   = 128
+)
+
 // MarkTree adds what the index refers to for the tree's sake to the marker.
 func MarkTree(ctx context.Context, m *gc.Marker, snap *index.Snapshot) error {
 	seen := 0
@@ -228,8 +236,11 @@ func MarkTree(ctx context.Context, m *gc.Marker, snap *index.Snapshot) error {
 		if err != nil {
 			return err
 		}
-		if seen++; seen%4096 == 0 && ctx.Err() != nil {
-			return ctx.Err()
+		if seen++; seen%inodesStep == 0 {
+			runtime.Gosched()
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
 		}
 		if err := markInode(m, snap, in.Ino, &in.Inode); err != nil {
 			return err
@@ -320,7 +331,10 @@ func (t *Tree) sweepGarbage(ctx context.Context, set *gc.Set, sweep *store.Sweep
 			listing = err
 			break
 		}
-		if seen++; seen%progressEvery == 0 && o.Progress != nil {
+		if seen++; seen%keysStep == 0 {
+			runtime.Gosched()
+		}
+		if seen%progressEvery == 0 && o.Progress != nil {
 			mu.Lock()
 			now := *r
 			mu.Unlock()

@@ -84,14 +84,15 @@ func (t *Tree) commit(ctx context.Context, o CommitOptions) (k Kept, made bool, 
 	}
 	defer t.record.end()
 	defer cut.end()
-	w := &committing{t: t, ctx: ctx, cut: cut, blocks: &blockSet{t: t, ctx: ctx}}
+	w := t.newCommitting(ctx, cut)
+	defer w.files.end()
 	if err := w.build(o); err != nil {
 		return k, false, fmt.Errorf("tree: commit: %w", err)
 	}
 	if o.IfChanged && w.unchanged() {
 		k, err := t.lastKept()
 		if err == nil && k.Cid == w.commit.Parents[0] {
-			return k, false, nil
+			return k, false, w.files.settle(ctx)
 		}
 		if err != nil && !errors.Is(err, ErrNoCommit) {
 			return k, false, err
@@ -118,11 +119,12 @@ func (t *Tree) Peek(ctx context.Context) (history.Commit, error) {
 	}
 	defer t.record.end()
 	defer cut.end()
-	w := &committing{t: t, ctx: ctx, cut: cut, blocks: &blockSet{t: t, ctx: ctx}}
+	w := t.newCommitting(ctx, cut)
+	defer w.files.end()
 	if err := w.build(CommitOptions{}); err != nil {
 		return history.Commit{}, fmt.Errorf("tree: %w", err)
 	}
-	return w.commit, nil
+	return w.commit, w.files.settle(ctx)
 }
 
 // Reader reads commits, which need not be kept.
@@ -134,6 +136,7 @@ type committing struct {
 	ctx    context.Context
 	cut    *sealCut
 	blocks *blockSet
+	files  *fileSeals
 
 	sealed []seal.Result
 	dirs   []history.Recorded
@@ -142,10 +145,14 @@ type committing struct {
 	head   *history.Commit // the last one; nil when there is none
 }
 
+func (t *Tree) newCommitting(ctx context.Context, cut *sealCut) *committing {
+	return &committing{t: t, ctx: ctx, cut: cut, blocks: &blockSet{t: t, ctx: ctx}, files: &fileSeals{t: t, atCut: true}}
+}
+
 // build seals contents and attributes as of the cut.
 func (w *committing) build(o CommitOptions) error {
 	t := w.t
-	s := t.sealer(w.cut, w.blocks)
+	s := t.sealer(w.cut, w.blocks, w.files)
 	var err error
 	if _, w.sealed, err = s.Dir(w.ctx, RootIno); err != nil {
 		return err
@@ -184,7 +191,10 @@ func (w *committing) enter(o CommitOptions) (Kept, error) {
 	if err != nil {
 		return Kept{}, err
 	}
-	if err := w.blocks.flush(); err != nil {
+	if err := w.blocks.flush(w.files.cids()...); err != nil {
+		return Kept{}, err
+	}
+	if err := w.files.enter(w.ctx); err != nil {
 		return Kept{}, err
 	}
 	k := Kept{Cid: c, Time: w.commit.Time, Name: o.Name, Reason: o.Reason, Message: o.Message}
@@ -209,7 +219,7 @@ func (w *committing) enter(o CommitOptions) (Kept, error) {
 	if err := b.Commit(); err != nil {
 		return Kept{}, err
 	}
-	if err := t.commitSeal(w.sealed); err != nil {
+	if err := t.commitSeal(w.sealed, w.files.isClean); err != nil {
 		return Kept{}, err
 	}
 	if err := w.enterRecords(); err != nil {

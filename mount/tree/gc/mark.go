@@ -172,6 +172,7 @@ func (m *Marker) work(ctx context.Context) {
 		m.read++
 		m.mu.Unlock()
 		found, err := m.walk(ctx, it)
+		runtime.Gosched() // others first: they are waited for
 		if m.Unreadable != nil && errors.Is(err, ErrUnreadable) {
 			m.Unreadable(it.c, err)
 			err = nil
@@ -214,10 +215,8 @@ func links(it item, block []byte, visit func(cid.Cid, Depth)) error {
 	codec := it.c.Prefix().Codec
 	switch {
 	case it.depth == Record:
-		return history.Refs(block, func(c cid.Cid, own bool) error {
-			if own {
-				visit(c, Record)
-			}
+		return history.OwnRefs(block, func(c cid.Cid) error {
+			visit(c, Record)
 			return nil
 		})
 	case codec == cid.DagProtobuf:

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ipfs/go-cid"
+	mh "github.com/multiformats/go-multihash"
 
 	"cafs/linksys/linktest"
 	"cafs/linksys/unixfs"
@@ -225,8 +226,15 @@ func TestCommit(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	m := memory{}
 	e := Entry{Name: "x", Kind: index.File, Size: 1}
-	if _, err := edit(context.Background(), m.load, cid.Undef, changesOf([]Entry{e}), m.put); err != nil {
-		f.Fatal(err)
+	value := Entry{Name: "y", Kind: index.File, Xattrs: []Xattr{{Name: "user.a", Block: cid.NewCidV1(cid.Raw, mh.Multihash("\x12\x20aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"))}}}
+	many := []Entry{value}
+	for i := range 500 {
+		many = append(many, Entry{Name: fmt.Sprint(i), Kind: index.File})
+	}
+	for _, entries := range [][]Entry{{e}, {e, value}, many} {
+		if _, err := edit(context.Background(), m.load, cid.Undef, changesOf(entries), m.put); err != nil {
+			f.Fatal(err)
+		}
 	}
 	for _, b := range m {
 		f.Add(b)
@@ -236,6 +244,18 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		decodeNode(b)
-		Refs(b, func(cid.Cid, bool) error { return nil })
+		var own, found []cid.Cid
+		err := Refs(b, func(c cid.Cid, mine bool) error {
+			if mine {
+				own = append(own, c)
+			}
+			return nil
+		})
+		if err != nil {
+			return
+		}
+		if err := OwnRefs(b, func(c cid.Cid) error { found = append(found, c); return nil }); err != nil || !slices.Equal(own, found) {
+			t.Errorf("%x: own links %v, %v; want %v", b, found, err, own)
+		}
 	})
 }

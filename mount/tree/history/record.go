@@ -8,8 +8,10 @@ import (
 	"iter"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/ipfs/go-cid"
+	"golang.org/x/sync/errgroup"
 
 	"cafs/linksys/unixfs"
 	"cafs/mount/tree/index"
@@ -38,9 +40,16 @@ type Recorder struct {
 	Load Load
 	Emit Emit
 
+	spare chan struct{} // a place for each goroutine that records a directory beside its caller
+
+	mu    sync.Mutex
 	dirs  []Recorded
 	links []index.LinkAt
 }
+
+// beside is how many more directories are recorded at a time: they wait for the
+// disk when their old maps are read.
+const beside = 7
 
 // Recorded is the outcome for a directory: the names are recorded in Record.
 type Recorded struct {
@@ -56,6 +65,7 @@ func (r *Recorder) Record(ctx context.Context, top index.Ino) (Entry, []Recorded
 	if err != nil {
 		return Entry{}, nil, err
 	}
+	r.spare = make(chan struct{}, beside)
 	e, err := r.entry(ctx, "", top, &rec)
 	return e, r.dirs, err
 }
@@ -169,7 +179,9 @@ func (r *Recorder) dir(ctx context.Context, ino index.Ino, rec *index.Inode, e *
 	}
 	e.Record, e.Hard = s.c, s.hard
 	if len(names) > 0 || s.c != rec.Record {
+		r.mu.Lock()
 		r.dirs = append(r.dirs, Recorded{ino, s.c, names})
+		r.mu.Unlock()
 	}
 	return nil
 }
@@ -202,18 +214,45 @@ func (r *Recorder) changes(ctx context.Context, ino index.Ino, rec *index.Inode)
 			entries = append(entries, d)
 		}
 	}
-	for _, d := range entries {
-		c := Change{Name: d.Name}
-		if d.Ino != 0 {
-			e, err := r.child(ctx, d)
-			if err != nil {
-				return nil, nil, err
-			}
-			c.Entry = &e
+	changes, err = r.children(ctx, entries)
+	return changes, names, err
+}
+
+// children records entries, several directories among them at a time.
+func (r *Recorder) children(ctx context.Context, entries []index.Dirent) ([]Change, error) {
+	changes := make([]Change, len(entries))
+	var g errgroup.Group
+	var first error
+	for i, d := range entries {
+		changes[i].Name = d.Name
+		if d.Ino == 0 {
+			continue
 		}
-		changes = append(changes, c)
+		record := func() error {
+			e, err := r.child(ctx, d)
+			changes[i].Entry = &e
+			return err
+		}
+		if d.Kind == index.Dir && r.place() {
+			g.Go(func() error {
+				defer func() { <-r.spare }()
+				return record()
+			})
+		} else if first = record(); first != nil {
+			break
+		}
 	}
-	return changes, names, nil
+	return changes, errors.Join(first, g.Wait())
+}
+
+// place takes a place in spare, if there is one.
+func (r *Recorder) place() bool {
+	select {
+	case r.spare <- struct{}{}:
+		return true
+	default:
+		return false
+	}
 }
 
 // xattrs reads the extended attributes; the largest values become blocks until

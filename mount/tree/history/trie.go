@@ -1,6 +1,7 @@
 package history
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"iter"
@@ -380,6 +381,23 @@ func Find(ctx context.Context, load Load, record cid.Cid, name string) (e Entry,
 		record = n.children[i].c
 	}
 	return Entry{}, false, fmt.Errorf("history: map is too deep: %w", ErrFormat)
+}
+
+// OwnRefs is Refs for the links with own set. Most blocks have none, which is
+// seen without decoding them.
+func OwnRefs(data []byte, visit func(cid.Cid) error) error {
+	// A block of entries has them in values of xattrs only; however the length
+	// of that key is written, one of these is before it.
+	if bytes.HasPrefix(data, []byte("\xa1\x67entries")) &&
+		!bytes.Contains(data, []byte("\x61"+keyXattrs)) && !bytes.Contains(data, []byte("\x01"+keyXattrs)) {
+		return nil
+	}
+	return Refs(data, func(c cid.Cid, own bool) error {
+		if own {
+			return visit(c)
+		}
+		return nil
+	})
 }
 
 // Refs calls visit with the links of a block of a map: blocks of the same map

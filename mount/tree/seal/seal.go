@@ -9,6 +9,9 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"cafs/linksys/unixfs"
 	"cafs/mount/tree/index"
@@ -22,19 +25,12 @@ type Source interface {
 	Changed(dir index.Ino) iter.Seq2[string, error]
 }
 
-// File is the outcome of sealing one file.
-type File struct {
-	Root  unixfs.Root
-	Clean bool // nothing newer is in the file
-	Gone  bool // the file was removed meanwhile
-}
-
 // Result is the new root of a directory or symbolic link.
 type Result struct {
 	Ino, Parent index.Ino
 	Root        unixfs.Root
-	Link        bool // a symbolic link
-	Clean       bool // all files below were clean when they were sealed
+	Link        bool        // a symbolic link
+	Files       []index.Ino // those in the directory that were sealed for it
 }
 
 // Sealer builds the DAGs of directories.
@@ -44,27 +40,42 @@ type Sealer struct {
 	Load    unixfs.Load
 	Emit    unixfs.Emit
 	Path    func(index.Ino) string // for messages
-	// Files seals the contents of regular files, in any order.
-	Files func(ctx context.Context, inos []index.Ino) ([]File, error)
+	// Files gives the roots of the contents of regular files; undefined where the
+	// file was removed meanwhile.
+	Files func(ctx context.Context, inos []index.Ino) ([]unixfs.Root, error)
 
-	files   map[index.Ino]File
+	files map[index.Ino]unixfs.Root
+	spare chan struct{} // a place for each goroutine that seals a directory beside its caller
+
+	mu      sync.Mutex
 	results []Result
-	byIno   map[index.Ino]unixfs.Root // of results, once Root was asked
+	byIno   map[index.Ino]unixfs.Root // those of results
 }
+
+// beside is how many more directories are sealed at a time: they wait for the
+// disk when their old nodes are read.
+const beside = 7
 
 // Root returns the root of an inode that this seal has sealed.
 func (s *Sealer) Root(ino index.Ino) (unixfs.Root, bool) {
-	if f, ok := s.files[ino]; ok {
-		return f.Root, f.Root.Cid.Defined()
+	if root, ok := s.files[ino]; ok {
+		return root, root.Cid.Defined()
 	}
-	if s.byIno == nil {
-		s.byIno = make(map[index.Ino]unixfs.Root, len(s.results))
-		for _, r := range s.results {
-			s.byIno[r.Ino] = r.Root
-		}
-	}
+	return s.sealed(ino)
+}
+
+func (s *Sealer) sealed(ino index.Ino) (unixfs.Root, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	root, ok := s.byIno[ino]
 	return root, ok
+}
+
+func (s *Sealer) add(r Result) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.results = append(s.results, r)
+	s.byIno[r.Ino] = r.Root
 }
 
 // fileGroup is how many files are sealed by one call of Files.
@@ -73,7 +84,7 @@ const fileGroup = 512
 // Dir seals the directory dir and all that is unsealed below it. The results
 // are in the order children before parents.
 func (s *Sealer) Dir(ctx context.Context, dir index.Ino) (unixfs.Root, []Result, error) {
-	s.files = make(map[index.Ino]File)
+	s.files, s.byIno, s.spare = make(map[index.Ino]unixfs.Root), make(map[index.Ino]unixfs.Root), make(chan struct{}, beside)
 	if err := s.sealFiles(ctx, dir); err != nil {
 		return unixfs.Root{}, nil, err
 	}
@@ -81,7 +92,7 @@ func (s *Sealer) Dir(ctx context.Context, dir index.Ino) (unixfs.Root, []Result,
 	if err != nil {
 		return unixfs.Root{}, nil, err
 	}
-	root, _, err := s.dir(ctx, dir, rec)
+	root, err := s.dir(ctx, dir, rec)
 	return root, s.results, err
 }
 
@@ -103,7 +114,7 @@ func (s *Sealer) sealFiles(ctx context.Context, dir index.Ino) error {
 		if _, seen := s.files[ino]; seen {
 			return nil
 		}
-		s.files[ino] = File{}
+		s.files[ino] = unixfs.Root{}
 		if group = append(group, ino); len(group) == fileGroup {
 			return flush()
 		}
@@ -165,22 +176,24 @@ func (s *Sealer) changedEntries(dir index.Ino, rec index.Inode) iter.Seq2[index.
 	}
 }
 
-// dir returns the root of a directory; clean is false when something below it
-// has changed since it was sealed.
-func (s *Sealer) dir(ctx context.Context, dir index.Ino, rec index.Inode) (root unixfs.Root, clean bool, err error) {
+// dir returns the root of a directory.
+func (s *Sealer) dir(ctx context.Context, dir index.Ino, rec index.Inode) (root unixfs.Root, err error) {
 	if !rec.Unsealed {
-		return rootOf(rec), true, nil
+		return rootOf(rec), nil
 	}
 	if err := ctx.Err(); err != nil {
-		return unixfs.Root{}, false, err
+		return unixfs.Root{}, err
 	}
-	clean = true
-	entries := s.entries(ctx, dir, rec, &clean)
+	if err := s.below(ctx, dir, rec); err != nil {
+		return unixfs.Root{}, err
+	}
+	var files []index.Ino
+	entries := s.entries(ctx, dir, rec, &files)
 	if rec.Base.Defined() {
 		var changes []unixfs.Change
 		for c, err := range entries {
 			if err != nil {
-				return unixfs.Root{}, false, err
+				return unixfs.Root{}, err
 			}
 			changes = append(changes, c)
 		}
@@ -198,23 +211,61 @@ func (s *Sealer) dir(ctx context.Context, dir index.Ino, rec index.Inode) (root 
 		root, err = s.Profile.BuildDir(ctx, onlySet(entries), s.Emit)
 	}
 	if err != nil {
-		return unixfs.Root{}, false, fmt.Errorf("seal: directory %s: %w", s.Path(dir), err)
+		return unixfs.Root{}, fmt.Errorf("seal: directory %s: %w", s.Path(dir), err)
 	}
-	s.results = append(s.results, Result{Ino: dir, Parent: rec.Parent, Root: root, Clean: clean})
-	return root, clean, nil
+	s.add(Result{Ino: dir, Parent: rec.Parent, Root: root, Files: files})
+	return root, nil
+}
+
+// below seals the directories in a directory, several at a time.
+func (s *Sealer) below(ctx context.Context, dir index.Ino, rec index.Inode) error {
+	var dirs []index.Ino
+	for d, err := range s.changedEntries(dir, rec) {
+		if err != nil {
+			return err
+		}
+		if d.Ino != 0 && d.Kind == index.Dir {
+			dirs = append(dirs, d.Ino)
+		}
+	}
+	var g errgroup.Group
+	var first error
+	for _, ino := range dirs {
+		rec, err := s.Source.Inode(ino)
+		if err != nil || !rec.Unsealed {
+			first = err
+		} else {
+			select {
+			case s.spare <- struct{}{}:
+				g.Go(func() error {
+					defer func() { <-s.spare }()
+					_, err := s.dir(ctx, ino, rec)
+					return err
+				})
+			default:
+				_, first = s.dir(ctx, ino, rec)
+			}
+		}
+		if first != nil {
+			break
+		}
+	}
+	return errors.Join(first, g.Wait())
 }
 
 // entries yields the changes of a directory against its CID, sealing what they
-// lead to. FIFOs, sockets and devices have no content address and are left out.
-func (s *Sealer) entries(ctx context.Context, dir index.Ino, rec index.Inode, clean *bool) iter.Seq2[unixfs.Change, error] {
+// lead to, and adds the files among them that this seal has sealed. FIFOs,
+// sockets and devices have no content address and are left out.
+func (s *Sealer) entries(ctx context.Context, dir index.Ino, rec index.Inode, files *[]index.Ino) iter.Seq2[unixfs.Change, error] {
 	return func(yield func(unixfs.Change, error) bool) {
 		for d, err := range s.changedEntries(dir, rec) {
 			c := unixfs.Change{Name: d.Name}
 			if err == nil && d.Ino != 0 {
 				var root unixfs.Root
-				var ok bool
-				if root, ok, err = s.child(ctx, dir, d); !ok {
-					*clean = false
+				if root, err = s.child(ctx, dir, d); d.Kind == index.File {
+					if _, now := s.files[d.Ino]; now {
+						*files = append(*files, d.Ino)
+					}
 				}
 				c.Set = root.Cid.Defined()
 				c.Entry = unixfs.Entry{Name: d.Name, Cid: root.Cid, Tsize: root.Tsize}
@@ -237,7 +288,7 @@ func (s *Sealer) all(ctx context.Context, dir index.Ino, changes []unixfs.Change
 			c, ok := changed[d.Name]
 			if err == nil && !ok {
 				var root unixfs.Root
-				root, _, err = s.child(ctx, dir, d)
+				root, err = s.child(ctx, dir, d)
 				c = unixfs.Change{Name: d.Name, Set: root.Cid.Defined(), Entry: unixfs.Entry{Name: d.Name, Cid: root.Cid, Tsize: root.Tsize}}
 			}
 			if !yield(c, err) || err != nil {
@@ -248,28 +299,33 @@ func (s *Sealer) all(ctx context.Context, dir index.Ino, changes []unixfs.Change
 }
 
 // child returns the root of an entry: undefined for what has no content address.
-func (s *Sealer) child(ctx context.Context, dir index.Ino, d index.Dirent) (root unixfs.Root, clean bool, err error) {
+func (s *Sealer) child(ctx context.Context, dir index.Ino, d index.Dirent) (root unixfs.Root, err error) {
 	switch d.Kind {
 	case index.Dir, index.File, index.Symlink:
 	default:
-		return unixfs.Root{}, true, nil
+		return unixfs.Root{}, nil
 	}
-	if f, ok := s.files[d.Ino]; ok {
-		return f.Root, f.Clean, nil
+	if root, ok := s.files[d.Ino]; ok {
+		return root, nil
+	}
+	if root, ok := s.sealed(d.Ino); ok {
+		return root, nil
 	}
 	rec, err := s.Source.Inode(d.Ino)
 	if err != nil || !rec.Unsealed {
-		return rootOf(rec), true, err
+		return rootOf(rec), err
 	}
 	if d.Kind == index.Dir {
 		return s.dir(ctx, d.Ino, rec)
 	}
 	if d.Kind == index.Symlink {
 		root, err = s.Profile.Symlink(rec.Target, s.Emit)
-		s.results = append(s.results, Result{Ino: d.Ino, Parent: dir, Root: root, Link: true, Clean: true})
-		return root, true, err
+		if err == nil {
+			s.add(Result{Ino: d.Ino, Parent: dir, Root: root, Link: true})
+		}
+		return root, err
 	}
-	return unixfs.Root{}, false, fmt.Errorf("seal: file %d was not sealed", d.Ino)
+	return unixfs.Root{}, fmt.Errorf("seal: file %d was not sealed", d.Ino)
 }
 
 // rootOf is the sealed root in a record. BaseSize is the content size of a file
