@@ -159,13 +159,16 @@ func BenchmarkStream(b *testing.B) {
 	}
 }
 
-var sweepDir = flag.String("sweep-dir", "", "store that BenchmarkSweep empties; it is filled instead when it is not there yet, so that caches can be dropped between")
+var (
+	sweepBlocks = flag.Int("sweep-blocks", 200_000, "blocks that BenchmarkSweep deletes")
+	sweepers    = flag.Int("sweepers", 4, "goroutines that delete, in BenchmarkSweep")
+	sweepDir    = flag.String("sweep-dir", "", "store that BenchmarkSweep empties; it is filled instead when it is not there yet, so that caches can be dropped between")
+)
 
-// BenchmarkSweep deletes 200,000 blocks of about 30 bytes as a collection does:
-// in the order they are listed in, from four goroutines.
+// BenchmarkSweep deletes blocks of about 30 bytes as a collection does: in the
+// order they are listed in, from several goroutines.
 func BenchmarkSweep(b *testing.B) {
-	const blocks = 200_000
-	dir := *sweepDir
+	blocks, dir := *sweepBlocks, *sweepDir
 	if dir == "" {
 		dir = b.TempDir()
 	}
@@ -208,7 +211,7 @@ func BenchmarkSweep(b *testing.B) {
 		begin := time.Now()
 		sweep := d.Sweep()
 		var g errgroup.Group
-		g.SetLimit(4)
+		g.SetLimit(*sweepers)
 		var gone atomic.Int64
 		for batch := range batches(b, d, 64) {
 			g.Go(func() error {
@@ -229,7 +232,7 @@ func BenchmarkSweep(b *testing.B) {
 		}
 		sweep.End()
 		took += time.Since(begin)
-		if gone.Load() != blocks {
+		if gone.Load() != int64(blocks) {
 			b.Fatalf("%d of %d blocks deleted", gone.Load(), blocks)
 		}
 		if err := d.Close(); err != nil {

@@ -22,6 +22,7 @@ var (
 	benchRepo  = flag.String("bench-repo", "", "repository to measure with; made, with its first commit, when it is missing")
 	benchMake  = flag.Bool("bench-make", false, "make it and stop")
 	benchSweep = flag.Int("bench-sweep", 10_000, "files that become garbage; the repository is used up then if it is more than 0")
+	benchWarm  = flag.Bool("bench-warm", false, "look at each block's file before the sweep, so that it finds caches warm")
 	benchTime  = flag.Duration("bench-beside", 4*time.Second, "how long readers and writers are measured, alone and beside collections")
 )
 
@@ -190,6 +191,10 @@ func (b *bench) sweep() {
 	all, err := b.h.commits()
 	b.ok(err)
 	b.ok(b.tree.DropCommits(b.ctx, all...))
+	if *benchWarm {
+		_, err := b.h.Repo.Store.Total(b.ctx)
+		b.ok(err)
+	}
 	var got tree.Collected
 	for end := time.Now().Add(time.Minute); got.Garbage < int64(n)/2 && time.Now().Before(end); {
 		time.Sleep(3 * time.Second) // what was replaced is removed in the background

@@ -290,7 +290,7 @@ func markLinks(m *gc.Marker, snap *index.Snapshot) error {
 }
 
 const (
-	sweepers   = 4 // deletions at a time
+	sweepers   = 16 // deletions at a time: they wait for the disk
 	sweepBatch = 64
 )
 
