@@ -28,8 +28,8 @@ import (
 
 // TestCrowd: sixteen processes do random things to the same few names, on a
 // daemon with the race detector: no race, no hang, no EIO; afterwards everything
-// can be removed, the root has the CID of an empty folder, and the daemon holds
-// no more goroutines, inodes and memory than before.
+// can be removed, the root has the CID of an empty folder, the daemon holds no
+// more goroutines, inodes and memory than before, and the index has nothing more.
 func TestCrowd(t *testing.T) {
 	harness.NeedDaemon(t)
 	m := harness.New(t, harness.Options{Race: true, Args: []string{"--commit-interval", "200ms", "--dirty-limit", "16MiB"}, Limit: harness.MountLimit()})
@@ -72,7 +72,9 @@ func TestCrowd(t *testing.T) {
 	if !now.within(start) {
 		t.Errorf("at the end %+v, at the start %+v", now, start)
 	}
-	m.Remount()
+	m.Umount()
+	m.MustCafs("verify", "-q", "--repo", m.Repo)
+	m.Mount()
 	if log := m.Log(); strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic") {
 		t.Errorf("in the log:\n%s", log[max(0, strings.Index(log, "DATA RACE")):])
 	}

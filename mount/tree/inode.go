@@ -99,7 +99,11 @@ func (t *Tree) pin(ino Ino) (*inode, error) {
 	s := &t.table.shards[ino%tableShards]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := s.byID[ino]; n != nil {
+	n := s.byID[ino]
+	if n != nil && n.reaped { // or what is written now would come back to the index
+		return nil, fmt.Errorf("tree: inode %d: %w", ino, syscall.ESTALE)
+	}
+	if n != nil {
 		n.refs++
 		return n, nil
 	}
@@ -110,7 +114,7 @@ func (t *Tree) pin(ino Ino) (*inode, error) {
 		}
 		return nil, err
 	}
-	n := newInode(ino, rec)
+	n = newInode(ino, rec)
 	n.refs = 1
 	s.byID[ino] = n
 	t.table.count.Add(1)
@@ -153,16 +157,10 @@ func (t *Tree) unpin(n *inode, k int64) {
 		return
 	}
 	if n.rec.Nlink == 0 && !n.reaped {
-		n.reaped = true
-		n.refs = 1 // keep it in the table while it is taken apart
+		n.reaped = true // and in the table while it is taken apart, where pin refuses it
 		s.mu.Unlock()
 		t.reap(n)
 		s.mu.Lock()
-		n.refs--
-		if n.refs > 0 {
-			s.mu.Unlock()
-			return
-		}
 	} else if n.dirty.Load() && !n.reaped {
 		s.mu.Unlock()
 		return
@@ -175,7 +173,8 @@ func (t *Tree) unpin(n *inode, k int64) {
 	}
 }
 
-// reap removes an inode without names and references from the index.
+// reap removes an inode without names and references from the index. Nobody
+// else has n, nor can get it.
 func (t *Tree) reap(n *inode) {
 	t.dirtySet.remove(n)
 	b := t.db.NewBatch()
