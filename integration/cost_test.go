@@ -3,6 +3,7 @@ package integration_test
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -155,26 +157,7 @@ func TestCosts(t *testing.T) {
 	}
 	t.Run("reopen", func(t *testing.T) {
 		m := harness.New(t, harness.Options{Limit: harness.MountLimit()})
-		const dirs = 1000
-		seconds(t, time.Now(), 4, func(w int) error {
-			for d := w; d < dirs; d += 4 {
-				dir := m.Path(fmt.Sprint(d))
-				err := os.Mkdir(dir, 0o755)
-				for i := 0; i < 1000 && err == nil; i++ {
-					err = unix.Mknod(filepath.Join(dir, fmt.Sprint(i)), unix.S_IFREG|0o644, 0)
-				}
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-		m.Sync()
-		for i := range 10_000 {
-			write(t, m.Path("late", fmt.Sprint(i)), []byte("x"))
-		}
-		for range 3 {
-			m.Kill()
+		remount := func() {
 			begin := time.Now()
 			m.Mount()
 			took := time.Since(begin)
@@ -182,6 +165,38 @@ func TestCosts(t *testing.T) {
 			if took > 2*time.Second {
 				t.Errorf("mounting after kill -9 took %v", took)
 			}
+		}
+		// Killed again and again while four make files, a million in all.
+		const files = 1_000_000
+		rng := rand.New(rand.NewPCG(uint64(seed(t)), 6))
+		var made atomic.Int64
+		for round := 0; made.Load() < files; round++ {
+			until := made.Load() + files/50 + rng.Int64N(files/5)
+			seconds(t, time.Now(), 4, func(w int) error {
+				for i := 0; made.Load() < until; i++ {
+					dir := m.Path(fmt.Sprint(round, "-", w, "-", i/1000))
+					if i%1000 == 0 {
+						if err := os.Mkdir(dir, 0o755); err != nil {
+							return err
+						}
+					}
+					if err := unix.Mknod(filepath.Join(dir, fmt.Sprint(i)), unix.S_IFREG|0o644, 0); err != nil {
+						return err
+					}
+					made.Add(1)
+				}
+				return nil
+			})
+			m.Kill()
+			remount()
+		}
+		m.Sync()
+		for i := range 10_000 {
+			write(t, m.Path("late", fmt.Sprint(i)), []byte("x"))
+		}
+		for range 3 {
+			m.Kill()
+			remount()
 		}
 	})
 }

@@ -172,7 +172,7 @@ func (m *Marker) work(ctx context.Context) {
 		m.read++
 		m.mu.Unlock()
 		found, err := m.walk(ctx, it)
-		runtime.Gosched() // others first: they are waited for
+		runtime.Gosched()
 		if m.Unreadable != nil && errors.Is(err, ErrUnreadable) {
 			m.Unreadable(it.c, err)
 			err = nil
@@ -187,6 +187,10 @@ func (m *Marker) work(ctx context.Context) {
 	}
 }
 
+// linksStep is how many links are marked before others may run: somebody waits
+// for them, and for a collection nobody does. Between blocks they may, too.
+const linksStep = 64
+
 // walk marks what a block links to and returns what has to be walked next.
 func (m *Marker) walk(ctx context.Context, it item) (next []item, err error) {
 	block, err := m.Load(ctx, it.c)
@@ -199,7 +203,11 @@ func (m *Marker) walk(ctx context.Context, it item) (next []item, err error) {
 		}
 		return nil, fmt.Errorf("gc: %s: %w: %w", it.c, ErrUnreadable, err)
 	}
+	seen := 0
 	visit := func(c cid.Cid, depth Depth) {
+		if seen++; seen%linksStep == 0 {
+			runtime.Gosched()
+		}
 		if m.mark(c, depth, it.class) {
 			next = append(next, item{c, depth, it.class, it.maybe})
 		}
