@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	lengthFlag = flag.Int("length", 2, "operations in the longest sequences of TestSequences; all of 3 take hours")
+	lengthFlag = flag.Int("length", 2, "operations in the longest sequences of TestSequences; all of 3 take an hour")
 	sampleFlag = flag.Int("sample", 0, "how many of the sequences to run, drawn by -seed; 0: all")
 	skipFlag   = flag.Int("skip", 0, "how many of the drawn sequences to pass over, which another run had")
 )
