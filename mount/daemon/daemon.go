@@ -20,6 +20,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -103,6 +104,7 @@ type daemon struct {
 // from coming up, or what could not be made durable at the end. The context
 // bounds only the start. It handles SIGINT, SIGTERM and SIGHUP.
 func Run(ctx context.Context, o Options) error {
+	spare()
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	defer signal.Stop(signals)
@@ -115,6 +117,16 @@ func Run(ctx context.Context, o Options) error {
 	d.serve(signals)
 	return d.end()
 }
+
+// spare lets one goroutine more run at a time than there are processors, unless
+// GOMAXPROCS says how many. One that comes back from a flush has others waiting
+// for it; with a turn for each processor, all of them busy with messages, it
+// would stand in line, and the device would idle meanwhile.
+var spare = sync.OnceFunc(func() {
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 1)
+	}
+})
 
 // interruptible runs f with a context that the first signal ends. A signal that
 // came too late for f is left to the next reader.

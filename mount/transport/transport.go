@@ -69,6 +69,7 @@ type Conn struct {
 
 	requests, replies sync.Pool // *[]byte of size large
 	slots             chan struct{}
+	next              chan struct{} // wakes a goroutine that was the listener before
 	synced            atomic.Uint32 // the thread that asked for the last fsync
 
 	count   sync.Mutex
@@ -88,7 +89,7 @@ type Options struct {
 // New takes over fd, a device that is mounted already, and answers INIT.
 func New(fd int, server *fuse.ProtocolServer, o Options) (*Conn, error) {
 	c := &Conn{server: server, log: o.Logger, fd: fd, clone: -1, large: o.MaxWrite + requestRoom,
-		slots: make(chan struct{}, o.MaxInflight), ended: make(chan struct{})}
+		slots: make(chan struct{}, o.MaxInflight), next: make(chan struct{}), ended: make(chan struct{})}
 	newBuffer := func() any { b := make([]byte, c.large); return &b }
 	c.requests.New, c.replies.New = newBuffer, newBuffer
 	if err := c.init(); err != nil {
@@ -154,16 +155,30 @@ func (c *Conn) Serve() {
 	}
 }
 
-// listen handles one message after the other for as long as it is the
-// connection's listener. It owns a slot.
+// listen is the connection's listener, and waits to be it again, until the
+// connection ends. What has handled messages before has a stack that is large
+// enough for them; a new goroutine would have to grow it.
 func (c *Conn) listen() {
+	h := handover{conn: c}
+	h.timer = time.AfterFunc(time.Hour, h.pass)
+	defer h.timer.Stop()
+	for again := true; again; {
+		c.lead(&h)
+		select {
+		case <-c.next:
+		case <-c.ended:
+			again = false
+		}
+	}
+}
+
+// lead handles one message after the other for as long as it is the
+// connection's listener. It owns a slot and is counted, up to then.
+func (c *Conn) lead(h *handover) {
 	defer c.leave()
 	defer func() { <-c.slots }()
 	buf := c.requests.Get().(*[]byte)
 	defer c.requests.Put(buf)
-	h := handover{conn: c}
-	h.timer = time.AfterFunc(time.Hour, h.pass)
-	defer h.timer.Stop()
 	for {
 		fd, n, err := c.receive(*buf)
 		if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ECONNABORTED) {
@@ -266,7 +281,11 @@ func (h *handover) pass() {
 		<-h.conn.slots
 		return
 	}
-	go h.conn.listen()
+	select {
+	case h.conn.next <- struct{}{}:
+	default:
+		go h.conn.listen()
+	}
 }
 
 // disarm reports whether the caller still is the listener.

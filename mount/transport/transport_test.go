@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -181,9 +182,11 @@ func TestNotify(t *testing.T) {
 }
 
 // TestHandover: handlers that end just when their listener is replaced leave
-// one listener, neither none nor a connection that counts as ended.
+// one listener, neither none nor a connection that counts as ended, and those who
+// were it take turns.
 func TestHandover(t *testing.T) {
 	s, _, dir := serve(t)
+	before := runtime.NumGoroutine()
 	const n = 10_000
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -191,5 +194,8 @@ func TestHandover(t *testing.T) {
 	loop := exec.CommandContext(ctx, "sh", "-c", script)
 	if out, err := loop.CombinedOutput(); err != nil {
 		t.Fatalf("after %d look-ups: %v %s", s.lookups.Load(), err, out)
+	}
+	if n := runtime.NumGoroutine(); n > before+8 {
+		t.Errorf("%d goroutines, %d before", n, before)
 	}
 }
