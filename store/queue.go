@@ -20,7 +20,7 @@ var defaultLimits = limits{
 	kick:     load{count: 1024, memory: 8 << 20, files: 64, bytes: 64 << 20},
 	limit:    load{count: 1 << 17, memory: 64 << 20, files: 512, bytes: 256 << 20},
 	express:  load{count: 128, memory: 4 << 20, files: 16, bytes: 20 << 20},
-	settle:   load{count: 2048, memory: 4 << 20, files: 1, bytes: 4 << 20},
+	settle:   load{count: 4096, memory: 8 << 20, files: 1, bytes: 8 << 20},
 	batchMax: 4096,
 }
 
@@ -34,10 +34,11 @@ const settleAfter = time.Second
 // that one writes while the other is flushed, leave time to those who put, and
 // what comes meanwhile makes the next batch large, which is cheaper. Large ones
 // wait for the device, and share flushes of the file system: with three at once,
-// puts waited for a busy device.
+// puts waited for a busy device. Nobody waits for names of blocks in a log: one.
 const (
 	smallLanes = 2
 	largeLanes = 16
+	nameLanes  = 1
 )
 
 // load measures a set of pending blocks.
@@ -123,7 +124,7 @@ func (q *queue) init(d *Dir) {
 	q.d = d
 	q.limits, q.later = defaultLimits, settleAfter
 	q.express.max, q.express.gathers, q.express.logs = 1, true, true
-	q.small.max, q.large.max, q.names.max = smallLanes, largeLanes, smallLanes
+	q.small.max, q.large.max, q.names.max = smallLanes, largeLanes, nameLanes
 	for _, l := range []*lane{&q.express, &q.small, &q.large, &q.names} {
 		l.active = map[*batch]struct{}{}
 	}
