@@ -3,6 +3,7 @@ package index
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -10,7 +11,8 @@ import (
 
 // Batch collects changes that become visible, and durable, together or not at
 // all. It belongs to one goroutine at a time. Values are copied. Later changes
-// of a key win over earlier ones of the same batch.
+// of a key win over earlier ones of the same batch. Two batches that change the
+// same name must not be filled and committed at the same time.
 type Batch struct {
 	db  *DB
 	p   *pebble.Batch
@@ -18,10 +20,31 @@ type Batch struct {
 	val []byte
 	err error // the first change that could not be recorded; Commit returns it
 
-	extents bool // an extent was set: it is not yet where DeleteExtents looks
-	xattrs  bool // likewise
-	changed bool // likewise
+	extents pending // were set: they are not yet where DeleteExtents looks
+	xattrs  pending // likewise
+	changed pending // likewise
+
+	removed []string // keys of names that are not there after the batch, a few at most
 }
+
+// pending tells of which inodes records of a kind were set in a batch.
+type pending struct {
+	of   Ino
+	many bool // of others too
+}
+
+func (p *pending) add(ino Ino) {
+	if p.of == 0 {
+		p.of = ino
+	}
+	p.many = p.many || p.of != ino
+}
+
+func (p *pending) has(ino Ino) bool { return p.many || p.of == ino }
+
+// maxRemoved is how many removed names a batch remembers: one that removes more
+// is not about a single name.
+const maxRemoved = 4
 
 var batchPool = sync.Pool{New: func() any { return new(Batch) }}
 
@@ -48,7 +71,9 @@ func (b *Batch) Close() {
 func (b *Batch) Reset() {
 	b.p.Reset()
 	b.err = nil
-	b.extents, b.xattrs, b.changed = false, false, false
+	b.extents, b.xattrs, b.changed = pending{}, pending{}, pending{}
+	clear(b.removed)
+	b.removed = b.removed[:0]
 }
 
 // Len is the number of record changes collected.
@@ -67,7 +92,13 @@ func (b *Batch) Commit() error {
 	if b.p.Empty() {
 		return b.db.usable()
 	}
-	return b.db.apply(b.p)
+	if err := b.db.apply(b.p); err != nil {
+		return err
+	}
+	for _, key := range b.removed {
+		b.db.absent.add(key)
+	}
+	return nil
 }
 
 // CommitSync is Commit followed by Sync.
@@ -105,6 +136,8 @@ func (b *Batch) SetDirent(dir Ino, d Dirent) {
 	b.key = keyName(b.key, keyDirent, uint64(dir), d.Name)
 	b.val = appendUvarint(appendEntry(b.val[:0], d.Ino, d.Kind), d.Cookie)
 	b.set()
+	b.db.absent.drop(b.key)
+	b.removed = slices.DeleteFunc(b.removed, func(k string) bool { return k == string(b.key) })
 	b.key = keyCookieOf(b.key, dir, d.Cookie)
 	b.val = append(appendEntry(b.val[:0], d.Ino, d.Kind), d.Name...)
 	b.set()
@@ -114,6 +147,9 @@ func (b *Batch) SetDirent(dir Ino, d Dirent) {
 func (b *Batch) DeleteDirent(dir Ino, d Dirent) {
 	b.key = keyName(b.key, keyDirent, uint64(dir), d.Name)
 	b.delete()
+	if len(b.removed) < maxRemoved {
+		b.removed = append(b.removed, string(b.key))
+	}
 	b.key = keyCookieOf(b.key, dir, d.Cookie)
 	b.delete()
 }
@@ -137,7 +173,7 @@ func (b *Batch) SetExtent(ino Ino, e Extent) {
 		b.fail(fmt.Errorf("index: set extent of %d: bad range %d+%d", ino, e.Off, e.Len))
 		return
 	}
-	b.extents = true
+	b.extents.add(ino)
 	b.key = key2(b.key, keyExtent, uint64(ino), uint64(e.Off))
 	b.val = appendExtent(b.val[:0], &e)
 	b.set()
@@ -151,12 +187,12 @@ func (b *Batch) DeleteExtent(ino Ino, off int64) {
 
 // DeleteExtents removes all extents of an inode: those committed when it is
 // called and those set earlier in this batch.
-func (b *Batch) DeleteExtents(ino Ino) { b.deleteAll(keyExtent, ino, b.extents) }
+func (b *Batch) DeleteExtents(ino Ino) { b.deleteAll(keyExtent, ino, b.extents.has(ino)) }
 
 // SetChanged records that the entry of this name changed since the directory's
 // CID was computed.
 func (b *Batch) SetChanged(dir Ino, name string) {
-	b.changed = true
+	b.changed.add(dir)
 	b.key = keyName(b.key, keyChanged, uint64(dir), name)
 	b.val = b.val[:0]
 	b.set()
@@ -172,7 +208,7 @@ func (b *Batch) ClearChanged(dir Ino, names ...string) {
 
 // ClearAllChanged undoes SetChanged for all names of a directory, with the
 // reach of DeleteExtents.
-func (b *Batch) ClearAllChanged(dir Ino) { b.deleteAll(keyChanged, dir, b.changed) }
+func (b *Batch) ClearAllChanged(dir Ino) { b.deleteAll(keyChanged, dir, b.changed.has(dir)) }
 
 // SetUnrecorded notes that the entry of this name, its attributes or what is
 // below it are not what the directory's Record says.
@@ -208,7 +244,7 @@ func (b *Batch) ClearLinkUnrecorded(id [16]byte) {
 
 // SetXattr writes an extended attribute.
 func (b *Batch) SetXattr(ino Ino, name string, value []byte) {
-	b.xattrs = true
+	b.xattrs.add(ino)
 	b.key = keyName(b.key, keyXattr, uint64(ino), name)
 	b.val = append(b.val[:0], value...)
 	b.set()
@@ -222,7 +258,7 @@ func (b *Batch) DeleteXattr(ino Ino, name string) {
 
 // DeleteXattrs removes all extended attributes of an inode, with the reach of
 // DeleteExtents.
-func (b *Batch) DeleteXattrs(ino Ino) { b.deleteAll(keyXattr, ino, b.xattrs) }
+func (b *Batch) DeleteXattrs(ino Ino) { b.deleteAll(keyXattr, ino, b.xattrs.has(ino)) }
 
 // AddOrphan records an inode that has no name but is still open.
 func (b *Batch) AddOrphan(ino Ino) {
@@ -278,13 +314,13 @@ func (b *Batch) fail(err error) {
 // one: each range deletion in the memtable slows all reads until it is flushed.
 const maxPointDeletes = 256
 
-// deleteAll deletes all records of a kind of one inode. pending says that this
+// deleteAll deletes all records of a kind of one inode. set says that this
 // very batch may have set some, which no reader sees yet.
-func (b *Batch) deleteAll(kind byte, ino Ino, pending bool) {
+func (b *Batch) deleteAll(kind byte, ino Ino, set bool) {
 	lower := key1(b.key, kind, uint64(ino))
 	b.key = lower
 	upper := prefixEnd(lower)
-	if pending {
+	if set {
 		b.fail(b.p.DeleteRange(lower, upper, nil))
 		return
 	}

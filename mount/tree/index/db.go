@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -54,6 +55,7 @@ type DB struct {
 
 	commits atomic.Uint64 // batches applied
 	synced  atomic.Uint64 // of which so many are surely durable
+	absent  absent        // names
 
 	reserveMu sync.Mutex // guards the number under keyNextIno
 }
@@ -79,6 +81,7 @@ func Open(fs disk.FS, o Options) (*DB, error) {
 	}
 	g := newGuard(fs, o)
 	db := &DB{log: o.Logger, guard: g, stall: newStall()}
+	db.absent.seed = maphash.MakeSeed()
 	eo := engineOptions(g, db.stall, o)
 	merges := newCompactions()
 	eo.Experimental.CompactionScheduler = merges
@@ -90,7 +93,7 @@ func Open(fs disk.FS, o Options) (*DB, error) {
 		return nil, fmt.Errorf("index: open: %w", err)
 	}
 	merges.start()
-	db.reader = reader{db: db, p: db.p}
+	db.reader = reader{db: db, p: db.p, newest: true}
 	db.stall.start(db.p)
 	if err == nil {
 		err = db.checkVersion()

@@ -7,6 +7,19 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
+// RangeDeletes counts the range deletions in a batch.
+func (b *Batch) RangeDeletes() (n int) {
+	for r := b.p.Reader(); ; {
+		kind, _, _, ok, err := r.Next()
+		if !ok || err != nil {
+			return n
+		}
+		if kind == pebble.InternalKeyKindRangeDelete {
+			n++
+		}
+	}
+}
+
 // Compact moves everything from memory into tables of the lowest level.
 func (db *DB) Compact() error {
 	if err := db.p.Flush(); err != nil {

@@ -257,3 +257,47 @@ func TestBadRecords(t *testing.T) {
 		t.Errorf("sync after close: %v", err)
 	}
 }
+
+// TestRangeDeletes: removing an inode's few records takes a range deletion, for
+// which all reads pay as long as it is in memory, only when the same batch set
+// some of them; and they are gone either way.
+func TestRangeDeletes(t *testing.T) {
+	db := open(t, disk.NewMem())
+	defer db.Close()
+	const dir, child = 7, 8
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	mark := func(b *index.Batch) { b.SetChanged(child, "a"); b.SetXattr(child, "user.a", nil) }
+	clear := func(b *index.Batch) { b.ClearAllChanged(child); b.DeleteXattrs(child) }
+	for _, c := range []struct {
+		name string
+		fill func(*index.Batch)
+		want int
+	}{
+		{"alone", func(*index.Batch) {}, 0},
+		{"beside those of another", func(b *index.Batch) { b.SetChanged(dir, "d"); b.SetXattr(dir, "user.d", nil) }, 0},
+		{"in the same batch", mark, 2},
+		{"in the same batch, and of another", func(b *index.Batch) { mark(b); b.SetChanged(dir, "d"); b.SetXattr(dir, "user.d", nil) }, 2},
+	} {
+		b := db.NewBatch()
+		mark(b)
+		must(b.Commit())
+		c.fill(b)
+		clear(b)
+		if n := b.RangeDeletes(); n != c.want {
+			t.Errorf("%s: %d range deletions, want %d", c.name, n, c.want)
+		}
+		must(b.Commit())
+		b.Close()
+		for name, err := range db.Changed(child) {
+			t.Errorf("%s: %q is left, %v", c.name, name, err)
+		}
+		if _, err := db.Xattr(child, "user.a"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: an attribute is left: %v", c.name, err)
+		}
+	}
+}

@@ -20,6 +20,8 @@ var errAbsent = fmt.Errorf("index: %w", fs.ErrNotExist)
 type reader struct {
 	db *DB
 	p  pebble.Reader
+
+	newest bool // no snapshot
 }
 
 // Snapshot is the state at one moment between two commits. It holds back the
@@ -80,6 +82,10 @@ func (r *reader) Inode(ino Ino) (Inode, error) {
 func (r *reader) Dirent(dir Ino, name string) (Dirent, error) {
 	k := newKey()
 	k.b = keyName(k.b, keyDirent, uint64(dir), name)
+	if r.newest && r.db.absent.has(k.b) {
+		k.free()
+		return Dirent{}, errAbsent
+	}
 	v, c, err := r.get(k)
 	if err != nil {
 		return Dirent{}, err
