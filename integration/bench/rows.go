@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -62,6 +63,8 @@ var rows = []row{
 	{name: "ls -l of 1000, cold", needs: "create 4 KiB file", unit: timeMs, bar: 1.5, meta: true, cold: true, run: list},
 	{name: "rename", needs: "create 4 KiB file", unit: rateOps, bar: 1.5, meta: true, writes: true, run: rename},
 	{name: "unlink", needs: "rename", unit: rateOps, bar: 2, meta: true, writes: true, run: unlink},
+	{name: "create, 4 threads", unit: rateOps, writes: true, run: createBeside(4)},
+	{name: "create, 64 threads", unit: rateOps, writes: true, run: createBeside(64)},
 	{name: "mkdir", needs: "rename", unit: rateOps, bar: 1.5, meta: true, writes: true, run: mkdirs},
 	{name: "cp -a of the tree", unit: timeSec, bar: 1.2, writes: true, seals: true, run: tool("cp -a $TREE $ROOT/tree")},
 	{name: "cp -a, again", unit: timeSec, writes: true, run: tool("cp -a $TREE $ROOT/tree2")},
@@ -196,6 +199,30 @@ func create(e *env) (float64, error) {
 		}
 	}
 	return float64(e.files), nil
+}
+
+// createBeside has threads make small files, in one folder.
+func createBeside(threads int) func(*env) (float64, error) {
+	return func(e *env) (float64, error) {
+		dir := e.path(fmt.Sprint("by", threads))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return 0, err
+		}
+		var g errgroup.Group
+		for t := range threads {
+			g.Go(func() error {
+				p := make([]byte, 4096)
+				for i := t; i < e.files; i += threads {
+					fill(p, uint64(i))
+					if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), p, 0o644); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		return float64(e.files), g.Wait()
+	}
 }
 
 // each does something with every small file.

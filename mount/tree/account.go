@@ -163,6 +163,12 @@ func (a *accounting) count(kind Kind, size, data int64) {
 	}
 }
 
+// only tells whether all names of an inode are below the path.
+func (a *accounting) only(ino Ino, kind Kind, nlink uint32) bool {
+	names, ok := a.inside[ino]
+	return ok && (kind == index.Dir || nlink <= names)
+}
+
 // rest marks what anything but the path refers to.
 func (a *accounting) rest(whole bool, o CollectOptions) (*gc.Set, error) {
 	m := gc.New(a.t.load)
@@ -174,11 +180,18 @@ func (a *accounting) rest(whole bool, o CollectOptions) (*gc.Set, error) {
 		if seen++; seen%progressEvery == 0 && a.ctx.Err() != nil {
 			return nil, a.ctx.Err()
 		}
-		if names, ok := a.inside[in.Ino]; ok && (in.Kind == index.Dir || in.Nlink <= names) {
+		if a.only(in.Ino, in.Kind, in.Nlink) {
 			continue
 		}
 		if err := markInode(m, a.snap, in.Ino, &in.Inode); err != nil {
 			return nil, err
+		}
+	}
+	for n := range a.t.table.all() {
+		if a.only(n.ino, n.kind, n.nlink()) {
+			markMemory(a.here, n)
+		} else {
+			markMemory(m, n)
 		}
 	}
 	links := m

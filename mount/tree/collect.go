@@ -188,18 +188,11 @@ func (t *Tree) takeRoots(ctx context.Context, m *gc.Marker, o CollectOptions, r 
 	if err := t.content.Settle(ctx); err != nil {
 		return nil, err
 	}
-	refs := func(n *inode) {
-		n.mu.RLock()
-		defer n.mu.RUnlock()
-		if n.file != nil {
-			n.file.Refs(func(c cid.Cid) bool { m.Add(c, gc.Deep, gc.Tree); return true })
-		}
-	}
 	// Every file in memory, not only those with something to publish: bytes that
 	// were published before they became a block are in that block too, and a seal
 	// takes it from there. Nobody has to wait for this.
 	for n := range t.table.all() {
-		refs(n)
+		markMemory(m, n)
 	}
 	t.record.moment.Lock()
 	defer t.record.moment.Unlock()
@@ -211,7 +204,7 @@ func (t *Tree) takeRoots(ctx context.Context, m *gc.Marker, o CollectOptions, r 
 		} else if err != nil {
 			return nil, err
 		}
-		refs(n)
+		markMemory(m, n)
 		t.unpin(n, 1)
 	}
 	snap := t.db.Snapshot()
@@ -220,6 +213,15 @@ func (t *Tree) takeRoots(ctx context.Context, m *gc.Marker, o CollectOptions, r 
 	c.mu.Unlock()
 	r.Pause = time.Since(begin)
 	return snap, nil
+}
+
+// markMemory adds the blocks that a file in memory refers to.
+func markMemory(m *gc.Marker, n *inode) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if n.file != nil {
+		n.file.Refs(func(c cid.Cid) bool { m.Add(c, gc.Deep, gc.Tree); return true })
+	}
 }
 
 // inodesStep and keysStep are how many inodes and names of blocks are looked at
