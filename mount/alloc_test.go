@@ -12,7 +12,6 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"cafs/mount/repo"
-	"cafs/mount/tree"
 )
 
 // unmounted is a file system that answers messages without a kernel, with a
@@ -102,12 +101,6 @@ func BenchmarkMessages(b *testing.B) {
 	var entry fuse.EntryOut
 	var attr fuse.AttrOut
 	page := make([]byte, 4096)
-	names := make([]string, 1<<16)
-	for i := range names {
-		names[i] = fmt.Sprint("n", i)
-	}
-	next := 0
-	name := func() string { next++; return names[next%len(names)] }
 	run := func(kind string, op func() fuse.Status) {
 		b.Run(kind, func(b *testing.B) {
 			b.ReportAllocs()
@@ -128,12 +121,33 @@ func BenchmarkMessages(b *testing.B) {
 		return st
 	})
 	run("READ", func() fuse.Status { _, st := f.Read(nil, &fuse.ReadIn{InHeader: of, Size: 4096}, page); return st })
-	run("MKNOD, UNLINK and FORGET", func() fuse.Status {
-		n := name()
-		ino := mknod(b, f, n)
-		st := f.Unlink(nil, &head, n)
-		f.tree.Forget(tree.Ino(ino), 1)
-		return st
+	b.Run("MKNOD", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := range b.N {
+			mknod(b, f, fmt.Sprint("m", b.N, "-", i))
+		}
+	})
+	b.Run("UNLINK and FORGET of 4 KiB, published", func(b *testing.B) {
+		inos := make([]uint64, b.N)
+		for i := range inos {
+			inos[i] = mknod(b, f, fmt.Sprint("u", i))
+			in := fuse.WriteIn{InHeader: fuse.InHeader{NodeId: inos[i]}, Size: 4096}
+			if _, st := f.Writev(nil, &in, [][]byte{page}); !st.Ok() {
+				b.Fatal(st)
+			}
+		}
+		if err := f.tree.Sync(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		b.ReportAllocs()
+		b.ResetTimer()
+		for i, ino := range inos {
+			if st := f.Unlink(nil, &head, fmt.Sprint("u", i)); !st.Ok() {
+				b.Fatal(st)
+			}
+			f.Forget(ino, 1)
+		}
+		f.forgets.settle()
 	})
 	run("RENAME there and back", func() fuse.Status {
 		in := fuse.RenameIn{InHeader: head, Newdir: 1}

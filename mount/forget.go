@@ -7,9 +7,10 @@ import (
 	"cafs/mount/tree"
 )
 
-// FORGETs are not answered and nobody waits for them, but the one for the last
-// name of an inode takes it apart, while the message behind it waits. So they
-// are collected, and handled by another goroutine once there are some, or soon.
+// FORGETs are not answered and nobody waits for them, but the one for an inode
+// without names takes it apart, while the message behind it waits. So they are
+// collected, and handled by another goroutine once there are some, or soon: then
+// all inodes without names leave the index in one batch.
 const (
 	forgetGroup = 64
 	forgetDelay = 20 * time.Millisecond
@@ -21,19 +22,13 @@ type forgets struct {
 
 	settling sync.Mutex // held while some are handled; before mu
 	mu       sync.Mutex // guards the rest
-	list     []forgotten
+	list     []tree.Forgotten
 	timer    *time.Timer // nil until the first
-}
-
-// forgotten is a number of references given back.
-type forgotten struct {
-	ino tree.Ino
-	n   uint64
 }
 
 func (l *forgets) add(ino tree.Ino, n uint64) {
 	l.mu.Lock()
-	l.list = append(l.list, forgotten{ino, n})
+	l.list = append(l.list, tree.Forgotten{Ino: ino, N: n})
 	waiting := len(l.list)
 	switch {
 	case waiting == 1 && l.timer == nil:
@@ -58,7 +53,5 @@ func (l *forgets) settle() {
 	list := l.list
 	l.list = nil
 	l.mu.Unlock()
-	for _, f := range list {
-		l.tree.Forget(f.ino, f.n)
-	}
+	l.tree.ForgetAll(list)
 }

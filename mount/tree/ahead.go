@@ -15,7 +15,7 @@ const (
 	aheadFiles  = 64        // likewise
 	aheadSparse = 256       // inodes of others looked at between two of a directory
 	aheadWalks  = 4         // directories told apart
-	aheadTrust  = 4
+	aheadTrust  = 4         // most that ahead.trust grows to: so many wrong guesses are forgiven
 )
 
 // ahead fetches the contents of small files before they are read. Who reads one

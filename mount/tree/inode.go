@@ -44,6 +44,12 @@ func newInode(ino Ino, rec index.Inode) *inode {
 	return &inode{ino: ino, kind: rec.Kind, target: rec.Target, rec: rec}
 }
 
+func (n *inode) nlink() uint32 {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return n.rec.Nlink
+}
+
 // copyRec returns the record. The caller holds n.mu, shared or not.
 func (n *inode) copyRec() index.Inode {
 	n.attrs.Lock()
@@ -142,42 +148,65 @@ func (t *Tree) ref(n *inode) {
 // unpin gives k references back. The last one lets the inode leave memory, and
 // the index too when it has no names.
 func (t *Tree) unpin(n *inode, k int64) {
-	s := &t.table.shards[n.ino%tableShards]
-	s.mu.Lock()
-	n.refs -= k
-	if n.refs > 0 {
-		s.mu.Unlock()
-		return
-	}
-	// With no references left nobody else can hold n.mu, so its fields are
-	// stable, and nobody can find n but through this shard.
-	if n.rec.Nlink == 0 && !n.reaped && t.sealing.hold(n) {
-		n.refs = 1
-		s.mu.Unlock()
-		return
-	}
-	if n.rec.Nlink == 0 && !n.reaped {
-		n.reaped = true // and in the table while it is taken apart, where pin refuses it
-		s.mu.Unlock()
+	if t.release(n, k) {
 		t.reap(n)
-		s.mu.Lock()
-	} else if n.dirty.Load() && !n.reaped {
-		s.mu.Unlock()
-		return
-	}
-	delete(s.byID, n.ino)
-	s.mu.Unlock()
-	t.table.count.Add(-1)
-	if n.file != nil && !n.reaped {
-		n.file.Release()
 	}
 }
 
-// reap removes an inode without names and references from the index. Nobody
-// else has n, nor can get it.
-func (t *Tree) reap(n *inode) {
-	t.dirtySet.remove(n)
+// release is unpin, except that it tells whether the inode is to leave the
+// index: then the caller reaps it.
+func (t *Tree) release(n *inode, k int64) (reap bool) {
+	s := &t.table.shards[n.ino%tableShards]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n.refs -= k
+	if n.refs > 0 || n.reaped {
+		return false
+	}
+	// With no references left nobody else can hold n.mu, so its fields are
+	// stable, and nobody can find n but through this shard.
+	switch {
+	case n.rec.Nlink == 0 && t.sealing.hold(n):
+		n.refs = 1
+		return false
+	case n.rec.Nlink == 0:
+		n.reaped = true // and in the table while it is taken apart, where pin refuses it
+		return true
+	case n.dirty.Load():
+		return false
+	case n.file != nil:
+		n.file.Release()
+	}
+	delete(s.byID, n.ino)
+	t.table.count.Add(-1)
+	return false
+}
+
+// reap removes inodes without names and references, which release told of, from
+// the index and from memory. Nobody else has them, nor can get them.
+func (t *Tree) reap(list ...*inode) {
 	b := t.db.NewBatch()
+	defer b.Close()
+	for _, n := range list {
+		t.takeApart(n, b)
+	}
+	if err := b.Commit(); err != nil {
+		// The orphan records are still there: the next start takes them up again.
+		t.log.Error("removing inodes", "inodes", len(list), "first", list[0].ino, "error", err)
+	}
+	for _, n := range list {
+		s := &t.table.shards[n.ino%tableShards]
+		s.mu.Lock()
+		delete(s.byID, n.ino)
+		s.mu.Unlock()
+	}
+	t.table.count.Add(-int64(len(list)))
+}
+
+// takeApart puts all that the index has of an inode into b, to be removed, and
+// gives back what its contents take.
+func (t *Tree) takeApart(n *inode, b *index.Batch) {
+	t.dirtySet.remove(n)
 	b.DeleteInode(n.ino)
 	b.DeleteOrphan(n.ino)
 	if n.rec.Xattrs > 0 {
@@ -185,17 +214,14 @@ func (t *Tree) reap(n *inode) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.kind == index.File && (n.file != nil || n.rec.Size > 0) {
-		if _, err := t.contents(n); err == nil {
-			n.file.Drop(b)
-		} else {
-			t.log.Error("contents of a removed file could not be read; its staging space stays taken", "inode", n.ino, "error", err)
-		}
+	if n.kind != index.File || n.file == nil && !n.rec.Unsealed {
+		return // no contents but blocks
 	}
-	if err := b.Commit(); err != nil {
-		// The orphan record is still there: the next start takes it up again.
-		t.log.Error("removing an inode", "inode", n.ino, "error", err)
+	if _, err := t.contents(n); err != nil {
+		t.log.Error("contents of a removed file could not be read; its staging space stays taken", "inode", n.ino, "error", err)
+		return
 	}
+	n.file.Drop(b)
 }
 
 // contents returns the contents of a regular file, reading their extents from
@@ -278,13 +304,29 @@ func timespec(t time.Time) index.Timespec {
 func now() index.Timespec { return timespec(time.Now()) }
 
 // Forget gives back k references on ino.
-func (t *Tree) Forget(ino Ino, k uint64) {
-	s := &t.table.shards[ino%tableShards]
-	s.mu.Lock()
-	n := s.byID[ino]
-	s.mu.Unlock()
-	if n != nil {
-		t.unpin(n, int64(k))
+func (t *Tree) Forget(ino Ino, k uint64) { t.ForgetAll([]Forgotten{{ino, k}}) }
+
+// Forgotten is a number of references given back.
+type Forgotten struct {
+	Ino Ino
+	N   uint64
+}
+
+// ForgetAll is Forget for each: what they were the last references of leaves the
+// index in one batch.
+func (t *Tree) ForgetAll(list []Forgotten) {
+	var gone []*inode
+	for _, f := range list {
+		s := &t.table.shards[f.Ino%tableShards]
+		s.mu.Lock()
+		n := s.byID[f.Ino]
+		s.mu.Unlock()
+		if n != nil && t.release(n, int64(f.N)) {
+			gone = append(gone, n)
+		}
+	}
+	if len(gone) > 0 {
+		t.reap(gone...)
 	}
 }
 
@@ -313,25 +355,45 @@ func (t *Tree) Readlink(ino Ino) (string, error) {
 	return n.target, nil
 }
 
+// inosReserved are reserved in the index at a time. The next ones are asked for
+// when half of them are used: the index answers after a flush, while whoever
+// needs a number holds a directory.
+const inosReserved = 8192
+
 // inos hands out inode numbers from a range reserved in the index.
 type inos struct {
 	mu        sync.Mutex
 	next, end Ino
+	more      chan inoRange // of the next range, when it was asked for
+}
+
+type inoRange struct {
+	first Ino
+	err   error
 }
 
 func (t *Tree) newIno() (Ino, error) {
-	const reserve = 1024
-	t.inos.mu.Lock()
-	defer t.inos.mu.Unlock()
-	if t.inos.next == t.inos.end {
-		first, err := t.db.ReserveInos(reserve)
-		if err != nil {
-			return 0, err
-		}
-		t.inos.next, t.inos.end = first, first+reserve
+	s := &t.inos
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.end-s.next <= inosReserved/2 && s.more == nil {
+		more := make(chan inoRange, 1)
+		s.more = more
+		t.busy.Go(func() {
+			first, err := t.db.ReserveInos(inosReserved)
+			more <- inoRange{first, err}
+		})
 	}
-	ino := t.inos.next
-	t.inos.next++
+	if s.next == s.end {
+		r := <-s.more
+		s.more = nil
+		if r.err != nil {
+			return 0, r.err
+		}
+		s.next, s.end = r.first, r.first+inosReserved
+	}
+	ino := s.next
+	s.next++
 	return ino, nil
 }
 

@@ -36,7 +36,13 @@ func (t *Tree) Rename(ctx context.Context, cred Cred, op Ino, oname string, np I
 	// write. Somebody may write again in between; after a few rounds it is done
 	// under the lock.
 	for round := 0; ; round++ {
-		again, err := t.rename(ctx, cred, op, oname, np, nname, flags, round > 3)
+		within, again, err := false, false, error(nil)
+		if op == np && round <= 3 {
+			within, again, err = t.renameWithin(op, oname, nname, flags)
+		}
+		if !within {
+			again, err = t.rename(ctx, cred, op, oname, np, nname, flags, round > 3)
+		}
 		if !again {
 			return err
 		}
@@ -67,7 +73,87 @@ func (t *Tree) publishReplacement(ctx context.Context, op Ino, oname string, np 
 	return nil
 }
 
-// renaming is the state of one rename under the namespace lock.
+// renameWithin renames a file within its directory while others use the
+// namespace too: for them it is as if one name was removed and another one made.
+// within is false when it takes more, and nothing was done: rename sees to it.
+// again reports that contents must be published first.
+func (t *Tree) renameWithin(dir Ino, oname, nname string, flags RenameFlags) (within, again bool, err error) {
+	if flags&^RenameNoReplace != 0 {
+		return false, false, nil
+	}
+	t.ns.RLock()
+	defer t.ns.RUnlock()
+	p, err := t.lockDir(dir)
+	if err != nil {
+		return true, false, err
+	}
+	defer t.unlock(p)
+	r := renaming{oldDir: p, newDir: p}
+	if err := t.lookUpPair(&r, oname, nname); err != nil {
+		return true, false, err
+	}
+	if r.from.Kind == index.Dir || r.to.Ino != 0 && r.to.Kind == index.Dir {
+		return false, false, nil
+	}
+	if err := t.checkRename(r, flags); err != nil || r.from.Ino == r.to.Ino {
+		return true, false, err
+	}
+	unlock, err := t.lockFiles(&r)
+	if err != nil {
+		return true, false, err
+	}
+	defer unlock()
+	if t.unnoted(r.src) || r.dst != nil && t.unnoted(r.dst) {
+		return false, false, nil
+	}
+	if r.dst != nil && r.src.file != nil && r.src.file.Dirty() {
+		return true, true, nil
+	}
+	e := t.begin()
+	defer e.Close()
+	if err := t.move(e, &r); err != nil {
+		return true, false, err
+	}
+	return true, false, e.commit()
+}
+
+// lookUpPair looks up what a rename is about.
+func (t *Tree) lookUpPair(r *renaming, oname, nname string) (err error) {
+	if r.from, err = t.db.Dirent(r.oldDir.ino, oname); err != nil {
+		return err
+	}
+	r.to, err = t.db.Dirent(r.newDir.ino, nname)
+	if errors.Is(err, fs.ErrNotExist) {
+		r.to, err = Dirent{Name: nname}, nil
+	}
+	return err
+}
+
+// lockFiles pins and locks the two inodes of a rename that are no directories,
+// in the order of their numbers: with hard links, somebody else may be about to
+// rename one over the other in another directory.
+func (t *Tree) lockFiles(r *renaming) (unlock func(), err error) {
+	if r.src, err = t.pin(r.from.Ino); err != nil {
+		return nil, err
+	}
+	if r.to.Ino == 0 {
+		r.src.mu.Lock()
+		return func() { t.unlock(r.src) }, nil
+	}
+	if r.dst, err = t.pin(r.to.Ino); err != nil {
+		t.unpin(r.src, 1)
+		return nil, err
+	}
+	first, second := r.src, r.dst
+	if first.ino > second.ino {
+		first, second = second, first
+	}
+	first.mu.Lock()
+	second.mu.Lock()
+	return func() { t.unlock(second); t.unlock(first) }, nil
+}
+
+// renaming is the state of one rename.
 type renaming struct {
 	oldDir, newDir *inode // locked; one and the same if the directory is
 	from, to       Dirent // to.Ino is 0 when nothing has the new name
@@ -85,13 +171,7 @@ func (t *Tree) rename(ctx context.Context, cred Cred, op Ino, oname string, np I
 		return false, err
 	}
 	defer unpin()
-	if r.from, err = t.db.Dirent(op, oname); err != nil {
-		return false, err
-	}
-	r.to, err = t.db.Dirent(np, nname)
-	if errors.Is(err, fs.ErrNotExist) {
-		r.to = Dirent{Name: nname}
-	} else if err != nil {
+	if err := t.lookUpPair(&r, oname, nname); err != nil {
 		return false, err
 	}
 	if err := errors.Join(t.noteLinksOf(r.from), t.noteLinksOf(r.to)); err != nil {

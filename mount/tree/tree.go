@@ -16,11 +16,12 @@
 //
 // In this order, each only for as long as memory or one index batch takes:
 //
-//	ns       read: operations on names below one directory; write: rename, and
-//	         the cut and the end of a seal
+//	ns       read: operations on names below one directory; write: renames of
+//	         directories and between them, and the cut and the end of a seal
 //	publish  of one inode: one uncommitted cut at a time; the only lock held
 //	         while bytes are written out
-//	inode    parents before children; two inodes otherwise only under ns (write)
+//	inode    parents before children, two files of one directory by number; two
+//	         inodes otherwise only under ns (write)
 //	table    the shards of the inode table; dirty set; seal set
 //
 // Errors match the fs sentinels (fs.ErrNotExist, fs.ErrExist), a

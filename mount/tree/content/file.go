@@ -296,6 +296,10 @@ func (f *File) Release() {
 	f.bury()
 }
 
+// dropOneByOne is the number of extents up to which those of a deleted file are
+// removed by their offsets: looking for them in the index takes longer.
+const dropOneByOne = 64
+
 // Drop gives back everything of a deleted file and puts the removal of its
 // published extents into b. The file must not be used afterwards.
 func (f *File) Drop(b *index.Batch) {
@@ -305,14 +309,21 @@ func (f *File) Drop(b *index.Batch) {
 		return
 	}
 	deltas := make(map[uint64]int64)
+	n := 0
 	for _, l := range f.pub {
+		n += len(l)
+	}
+	for idx, l := range f.pub {
 		for _, p := range l {
 			if p.kind == index.Staged {
 				deltas[p.place.seg.id] -= int64(p.n)
 			}
+			if n <= dropOneByOne {
+				b.DeleteExtent(f.ino, idx*f.fs.cfg.ChunkSize+int64(p.off))
+			}
 		}
 	}
-	if len(f.pub) > 0 {
+	if n > dropOneByOne {
 		b.DeleteExtents(f.ino)
 	}
 	for seg, d := range deltas {
