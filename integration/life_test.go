@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"os/user"
@@ -93,6 +94,57 @@ func TestKilled(t *testing.T) {
 		}
 		m.Mount()
 		wantFile(t, m.Path("f"), stream(1, 3<<20))
+	}
+}
+
+// TestKilledTelling: a daemon may be killed while it tells the kernel of a name
+// that a command has changed, and a program that changes another one in that
+// directory waits for it; then it cannot end by itself. The next mount sees to it.
+func TestKilledTelling(t *testing.T) {
+	harness.NeedDaemon(t)
+	m := harness.New(t, harness.Options{})
+	write(t, m.Path("f"), []byte("content"))
+	write(t, m.Path("d", "f"), []byte("content"))
+	c := cidOf(t, m.Path("f"))
+	m.Sync()
+	rounds := 3
+	if harness.Long() {
+		rounds = 25
+	}
+	for range rounds {
+		dead := make(chan struct{})
+		var others sync.WaitGroup
+		for i := range 8 {
+			others.Go(func() {
+				for name := m.Path("d", fmt.Sprint(i)); ; {
+					select {
+					case <-dead:
+						return
+					default:
+						_ = errors.Join(os.Mkdir(name, 0o700), os.Remove(name)) // which fail when the daemon does
+					}
+				}
+			})
+			others.Go(func() {
+				for k := 0; ; k++ {
+					select {
+					case <-dead:
+						return
+					default:
+						m.Cafs("cp", "--repo", m.Repo, c, m.Path("d", fmt.Sprint("c", i, "-", k)))
+					}
+				}
+			})
+		}
+		time.Sleep(rand.N(time.Second)) // any moment will do
+		m.Signal(syscall.SIGKILL)
+		close(dead)
+		m.Forget()
+		m.Mount()
+		others.Wait()
+		wantFile(t, m.Path("d", "f"), []byte("content"))
+		command(t, m.Dir, "sh", "-c", "rm -rf d/[0-9c]*")
+		m.Sync()
 	}
 }
 

@@ -19,9 +19,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -346,19 +344,11 @@ func (d *daemon) unmount() (*BusyError, error) {
 	}
 }
 
-// abort cuts the connection and takes the name away. Each way of cutting it
-// needs something that may be missing: MNT_FORCE the rights of root, the control
-// file a mounted fusectl. Without either the end of this process does it: the
-// tree is closed by then, and requests that still come are answered with errors.
+// abort cuts the connection and takes the name away. Where it cannot be cut the
+// end of this process does it: the tree is closed by then, and requests that
+// still come are answered with errors.
 func (d *daemon) abort(at MountInfo) {
-	if all, err := Mounts(); err == nil {
-		if now, ok := MountAt(all, at.Dir); ok && now.ID == at.ID {
-			_ = unix.Unmount(at.Dir, unix.MNT_FORCE|unix.UMOUNT_NOFOLLOW) // aborts, then finds it busy
-		}
-	}
-	if _, minor, ok := strings.Cut(at.Dev, ":"); ok {
-		_ = os.WriteFile(filepath.Join("/sys/fs/fuse/connections", minor, "abort"), []byte("1"), 0)
-	}
+	cut(at)
 	if all, err := Mounts(); err == nil {
 		if now, ok := MountAt(all, at.Dir); ok && now.ID == at.ID {
 			if err := Unmount(at.Dir, true); err != nil {

@@ -43,21 +43,8 @@ func CheckMountpoint(dir, repository string) (*Mountpoint, error) {
 		return nil, err
 	}
 	m := &Mountpoint{Path: path, Missing: missing}
-	all, err := Mounts()
-	if err != nil {
+	if m.Dead, err = checkMount(path); err != nil {
 		return nil, err
-	}
-	if at, ok := MountAt(all, path); ok && at.Type == FSType {
-		switch err := probe(path); {
-		case errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ECONNABORTED):
-			m.Dead = true
-		case err != nil:
-			err = fmt.Errorf("daemon: %w at %s: the cafs mount there does not answer: %w", ErrMountpoint, path, err)
-			return nil, repo.Hint(err, "end it with 'cafs umount --lazy %s'", path)
-		default:
-			err = fmt.Errorf("daemon: %w at %s: the repository %s is mounted there", ErrMountpoint, path, at.Source)
-			return nil, repo.Hint(err, "use it, or end it with 'cafs umount %s'", path)
-		}
 	}
 	if !m.Missing && !m.Dead {
 		if err := checkEmpty(path); err != nil {
@@ -65,6 +52,41 @@ func CheckMountpoint(dir, repository string) (*Mountpoint, error) {
 		}
 	}
 	return m, checkFUSE()
+}
+
+// checkMount looks for a mount of ours at path: one that nobody serves any more
+// is dead, any other is an error.
+func checkMount(path string) (dead bool, err error) {
+	at, ok, err := oursAt(path)
+	if !ok || err != nil {
+		return false, err
+	}
+	answer := probe(path)
+	if errors.Is(answer, unix.ETIMEDOUT) && endKilled(at) {
+		if at, ok, err = oursAt(path); !ok || err != nil {
+			return false, err
+		}
+		answer = probe(path)
+	}
+	switch {
+	case errors.Is(answer, unix.ENOTCONN) || errors.Is(answer, unix.ECONNABORTED):
+		return true, nil
+	case answer != nil:
+		err = fmt.Errorf("daemon: %w at %s: the cafs mount there does not answer: %w", ErrMountpoint, path, answer)
+		return false, repo.Hint(err, "end it with 'cafs umount --lazy %s'", path)
+	}
+	err = fmt.Errorf("daemon: %w at %s: the repository %s is mounted there", ErrMountpoint, path, at.Source)
+	return false, repo.Hint(err, "use it, or end it with 'cafs umount %s'", path)
+}
+
+// oursAt is the mount of ours at path, if there is one.
+func oursAt(path string) (at MountInfo, ok bool, err error) {
+	all, err := Mounts()
+	if err != nil {
+		return MountInfo{}, false, err
+	}
+	at, ok = MountAt(all, path)
+	return at, ok && at.Type == FSType, nil
 }
 
 // ResolveMountpoint is filepath.EvalSymlinks for a folder that may be missing,
@@ -85,6 +107,9 @@ func ResolveMountpoint(dir string) (path string, missing bool, err error) {
 				return "", false, fmt.Errorf("%s: %w", path, err)
 			}
 			path = filepath.Join(parent, filepath.Base(path))
+		}
+		if _, ours, err := oursAt(path); ours || err != nil {
+			return path, false, err // it may not answer
 		}
 		info, err := os.Lstat(path)
 		switch {
