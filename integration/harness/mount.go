@@ -132,6 +132,9 @@ func (m *Mount) Remount() {
 	m.Mount()
 }
 
+// killWait is how long a daemon that was killed may take to end.
+const killWait = 5 * time.Second
+
 // Kill ends the daemon with SIGKILL and waits until it is gone. The dead
 // mount stays in the mount table until the next Mount, or until the test
 // ends.
@@ -142,6 +145,11 @@ func (m *Mount) Kill() {
 		return
 	}
 	_ = syscall.Kill(pid, syscall.SIGKILL)
+	// One that was just telling the kernel of a change cannot always end by
+	// itself (doc/durability.md). The next mount would see to it: TestKilledTelling.
+	if !gone(m.t, pid, killWait) {
+		abort(m.Dir)
+	}
 	WaitGone(m.t, pid)
 	m.forget()
 	m.t.Cleanup(func() {

@@ -56,9 +56,17 @@ func detach(dir string) {
 // WaitGone waits until a process that is not a child of ours has ended.
 func WaitGone(t testing.TB, pid int) {
 	t.Helper()
+	if !gone(t, pid, time.Minute) {
+		t.Fatalf("process %d has not ended in a minute", pid)
+	}
+}
+
+// gone waits for the end of a process, for so long at most.
+func gone(t testing.TB, pid int, limit time.Duration) bool {
+	t.Helper()
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err == unix.ESRCH {
-		return
+		return true
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -66,15 +74,12 @@ func WaitGone(t testing.TB, pid int) {
 	defer unix.Close(fd)
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for {
-		n, err := unix.Poll(poll, 60_000)
-		switch {
-		case err == unix.EINTR:
-		case err != nil:
+		n, err := unix.Poll(poll, int(limit.Milliseconds()))
+		if err == nil {
+			return n > 0
+		}
+		if err != unix.EINTR {
 			t.Fatal(err)
-		case n == 0:
-			t.Fatalf("process %d has not ended in a minute", pid)
-		default:
-			return
 		}
 	}
 }
