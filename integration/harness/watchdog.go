@@ -35,6 +35,7 @@ func (m *Mount) bite(limit time.Duration) {
 func abort(dir string) {
 	for _, e := range mounts() {
 		if e.dir == dir {
+			_ = unix.Unmount(dir, unix.MNT_FORCE) // aborts, also where there is no fusectl
 			name := fmt.Sprintf("/sys/fs/fuse/connections/%d/abort", unix.Minor(e.dev))
 			_ = os.WriteFile(name, []byte("1"), 0)
 		}
