@@ -97,14 +97,28 @@ func TestKilled(t *testing.T) {
 	}
 }
 
+// TestStopped: a mount whose daemon does not answer, and of which the kernel has
+// kept nothing, is an error of the mount command and not its end.
+func TestStopped(t *testing.T) {
+	harness.NeedDaemon(t)
+	m := harness.New(t, harness.Options{})
+	write(t, m.Path("d", "f"), []byte("content")) // the attributes of the root are not known now
+	m.Signal(syscall.SIGSTOP)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, harness.Binary(t), "mount", "-b", "--repo", m.Repo, m.Dir).CombinedOutput()
+	m.Signal(syscall.SIGCONT)
+	if err == nil || ctx.Err() != nil || !strings.Contains(string(out), "does not answer") {
+		t.Errorf("mount: %v, %s", err, out)
+	}
+	wantFile(t, m.Path("d", "f"), []byte("content"))
+}
+
 // TestKilledTelling: a daemon may be killed while it tells the kernel of a name
 // that a command has changed, and a program that changes another one in that
 // directory waits for it; then it cannot end by itself. The next mount sees to it.
 func TestKilledTelling(t *testing.T) {
 	harness.NeedDaemon(t)
-	if !harness.Long() {
-		t.Skip("by hand, with CAFS_LONG=1: one run of several hung in the mount command, not understood yet")
-	}
 	m := harness.New(t, harness.Options{})
 	write(t, m.Path("f"), []byte("content"))
 	write(t, m.Path("d", "f"), []byte("content"))

@@ -39,11 +39,12 @@ func CheckMountpoint(dir, repository string) (*Mountpoint, error) {
 	if err != nil {
 		return nil, fmt.Errorf("daemon: %w at %w", ErrMountpoint, err)
 	}
-	if err := repo.CheckNesting(repository, path); err != nil {
+	m := &Mountpoint{Path: path, Missing: missing}
+	// Before anything asks for what is at path: its daemon may not answer.
+	if m.Dead, err = checkMount(path); err != nil {
 		return nil, err
 	}
-	m := &Mountpoint{Path: path, Missing: missing}
-	if m.Dead, err = checkMount(path); err != nil {
+	if err := repo.CheckNesting(repository, path); err != nil {
 		return nil, err
 	}
 	if !m.Missing && !m.Dead {
