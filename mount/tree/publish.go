@@ -168,12 +168,23 @@ func (t *Tree) cut(n *inode) (*content.Cut, error) {
 // commitCut enters a staged cut into the index. The caller holds n.mu for
 // writing, and n.publish.
 func (t *Tree) commitCut(n *inode, cut *content.Cut) error {
+	if err := t.enterCut(n, cut, func(*index.Inode) {}); err != nil {
+		return err
+	}
+	t.quiet.touch(n.ino, time.Now(), t.opts.SealAfter)
+	return nil
+}
+
+// enterCut enters a staged cut into the index with what else changes in the
+// record of the locked inode.
+func (t *Tree) enterCut(n *inode, cut *content.Cut, change func(*index.Inode)) error {
 	e := t.begin()
 	defer e.Close()
 	rec := e.rec(n)
 	cut.Fill(e.Batch)
 	rec.Content = cut.Content()
 	rec.Alloc = n.file.Blocks() * 512
+	change(rec)
 	if err := e.commit(); err != nil {
 		cut.Abort()
 		return err
@@ -182,7 +193,6 @@ func (t *Tree) commitCut(n *inode, cut *content.Cut) error {
 	if !n.file.Dirty() {
 		t.dirtySet.remove(n)
 	}
-	t.quiet.touch(n.ino, time.Now(), t.opts.SealAfter)
 	return nil
 }
 

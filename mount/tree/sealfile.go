@@ -13,6 +13,7 @@ import (
 
 	"cafs/linksys/unixfs"
 	"cafs/mount/tree/content"
+	"cafs/mount/tree/index"
 )
 
 // fileSeals gives files content addresses as of now, or of the running seal's
@@ -261,22 +262,8 @@ func (t *Tree) rebase(ctx context.Context, f *sealingFile) error {
 
 // commitSealed enters a file's new base. Only this clears a file's mark.
 func (t *Tree) commitSealed(n *inode, cut *content.Cut, f *sealingFile) error {
-	e := t.begin()
-	defer e.Close()
-	rec := e.rec(n)
-	cut.Fill(e.Batch)
-	rec.Content = cut.Content()
-	rec.Alloc = n.file.Blocks() * 512
-	rec.Tsize = f.root.Tsize
-	f.clean = !n.file.Unsealed()
-	rec.Unsealed = !f.clean
-	if err := e.commit(); err != nil {
-		cut.Abort()
-		return err
-	}
-	cut.Commit()
-	if !n.file.Dirty() {
-		t.dirtySet.remove(n)
-	}
-	return nil
+	return t.enterCut(n, cut, func(rec *index.Inode) {
+		f.clean = !n.file.Unsealed()
+		rec.Tsize, rec.Unsealed = f.root.Tsize, !f.clean
+	})
 }
