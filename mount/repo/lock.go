@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -62,6 +63,7 @@ func (e *LockedError) Is(target error) bool { return target == ErrLocked }
 // says who holds it, and is that of nobody between holders that closed properly.
 type Lock struct {
 	f      *os.File
+	mu     sync.Mutex // guards holder
 	holder Holder
 	// Unclean: the last holder, Last, did not close the repository properly.
 	Unclean bool
@@ -159,6 +161,8 @@ func Acquire(ctx context.Context, path string, h Holder, wait Wait) (*Lock, erro
 // Record replaces what the lock file says of the holder; PID and Since stay
 // those of Acquire. It is durable when Record returns.
 func (l *Lock) Record(h Holder) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.holder.PID != 0 {
 		h.PID, h.Since = l.holder.PID, l.holder.Since
 	}
@@ -186,8 +190,12 @@ func (l *Lock) write(h Holder) error {
 	return l.f.Sync()
 }
 
-// Holder is what was recorded last.
-func (l *Lock) Holder() Holder { return l.holder }
+// Holder is what was recorded last. It may be called at any time.
+func (l *Lock) Holder() Holder {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.holder
+}
 
 // Release gives the lock up. With clean, the repository counts as properly
 // closed: everything else must be durable by then.

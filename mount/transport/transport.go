@@ -35,6 +35,8 @@ const (
 	// patience is how long the listener handles one message before another
 	// thread listens. Longer than anything that does not wait.
 	patience = 200 * time.Microsecond
+	// resting is how long a goroutine that was the listener waits to be it again.
+	resting = time.Second
 
 	headerSize = int(unsafe.Sizeof(fuse.InHeader{}))
 	replySize  = int(unsafe.Sizeof(fuse.OutHeader{}))
@@ -155,19 +157,24 @@ func (c *Conn) Serve() {
 	}
 }
 
-// listen is the connection's listener, and waits to be it again, until the
-// connection ends. What has handled messages before has a stack that is large
-// enough for them; a new goroutine would have to grow it.
+// listen is the connection's listener, and waits for a while to be it again.
+// What has handled messages before has a stack that is large enough for them; a
+// new goroutine would have to grow it.
 func (c *Conn) listen() {
 	h := handover{conn: c}
 	h.timer = time.AfterFunc(time.Hour, h.pass)
 	defer h.timer.Stop()
-	for again := true; again; {
+	rest := time.NewTimer(resting)
+	defer rest.Stop()
+	for {
 		c.lead(&h)
+		rest.Reset(resting)
 		select {
 		case <-c.next:
+		case <-rest.C:
+			return
 		case <-c.ended:
-			again = false
+			return
 		}
 	}
 }
