@@ -33,20 +33,30 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestStopped: a mount whose daemon does not answer, and of which the kernel has
-// kept nothing, is an error of the mount command and not its end.
+// TestStopped: that a daemon does not answer, and the kernel has kept nothing of
+// its mount, is an error of every command and the end of none.
 func TestStopped(t *testing.T) {
 	harness.NeedDaemon(t)
 	m := harness.New(t, harness.Options{})
 	write(t, m.Path("d", "f"), []byte("content")) // the attributes of the root are not known now
 	m.Signal(syscall.SIGSTOP)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 45*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, harness.Binary(t), "mount", "-b", "--repo", m.Repo, m.Dir).CombinedOutput()
-	m.Signal(syscall.SIGCONT)
-	if err == nil || ctx.Err() != nil || !strings.Contains(string(out), "does not answer") {
-		t.Errorf("mount: %v, %s", err, out)
+	refused := func(args ...string) {
+		out, err := exec.CommandContext(ctx, harness.Binary(t), args...).CombinedOutput()
+		if err == nil || ctx.Err() != nil || !strings.Contains(string(out), "does not answer") {
+			t.Errorf("%q: %v, %s", args, err, out)
+		}
 	}
+	var wg sync.WaitGroup
+	wg.Go(func() { refused("mount", "-b", "--repo", m.Repo, m.Dir) })
+	wg.Go(func() { refused("status", m.Dir) })
+	wg.Go(func() { refused("snapshot", "create", "--repo", m.Repo) })
+	wg.Wait()
+	refused("umount", m.Dir) // the mount goes; the daemon follows when it can
+	m.Signal(syscall.SIGCONT)
+	m.Forget()
+	m.Mount()
 	wantFile(t, m.Path("d", "f"), []byte("content"))
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -86,7 +87,7 @@ func mountOf(path string) (daemon.MountInfo, error) {
 // dial connects to a mount's daemon.
 func dial(ctx context.Context, repository string) (*api.Client, error) {
 	c, err := api.Dial(ctx, repository)
-	if err != nil {
+	if errors.Is(err, api.ErrNoDaemon) {
 		if h, held, e := repo.LockedBy(repository); e == nil && held {
 			return nil, &repo.LockedError{Path: repository, Holder: h} // closing, or a command
 		}
@@ -111,6 +112,8 @@ func runStatus(ctx context.Context, repository string, asJSON bool) error {
 		if s, err = c.Status(ctx); err != nil {
 			return err
 		}
+	} else if !errors.Is(err, api.ErrNoDaemon) {
+		return err
 	} else {
 		path, err := repo.Resolve(repository)
 		if err != nil {

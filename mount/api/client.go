@@ -11,12 +11,14 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/ipfs/go-cid"
 	mh "github.com/multiformats/go-multihash"
 
 	"cafs/linksys"
 	"cafs/linksys/car"
+	"cafs/mount/repo"
 	"cafs/store"
 
 	"golang.org/x/sys/unix"
@@ -38,7 +40,12 @@ type Client struct {
 // maxIdle bounds the connections kept for later calls.
 const maxIdle = 8
 
-// Dial connects to the daemon of the repository at path. Errors: ErrNoDaemon.
+// answerWait is how long a daemon may take to say that it is there. Whatever it
+// does meanwhile, it does beside that; the machine may be slow.
+const answerWait = 10 * time.Second
+
+// Dial connects to the daemon of the repository at path, and returns when it has
+// answered. Errors: ErrNoDaemon, ErrSilent, ErrRefused.
 func Dial(ctx context.Context, path string) (*Client, error) {
 	// O_PATH asks the file system nothing: a daemon is reached over a dead disk.
 	dir, err := os.OpenFile(path, unix.O_PATH|unix.O_DIRECTORY, 0)
@@ -54,7 +61,36 @@ func Dial(ctx context.Context, path string) (*Client, error) {
 		return nil, err
 	}
 	c.put(conn)
+	if err := c.hello(ctx); err != nil {
+		c.Close()
+		return nil, err
+	}
 	return c, nil
+}
+
+// hello makes sure that the daemon answers: the kernel takes connections and
+// requests for one that is stopped or stuck, too.
+func (c *Client) hello(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, answerWait)
+	defer cancel()
+	_, err := c.call(limited, OpHello, nil, nil, nil, nil, nil)
+	switch {
+	case errors.Is(err, ErrUnknownOp): // an answer, of an older version
+		return nil
+	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+		return silent(c.dir.Name(), answerWait)
+	}
+	return err
+}
+
+// silent says what can be done about a daemon that does not answer.
+func silent(path string, waited time.Duration) error {
+	err := fmt.Errorf("%s: %w, for %v now", path, ErrSilent, waited)
+	h, held, e := repo.LockedBy(path)
+	if e != nil || !held || h.PID == 0 {
+		return err
+	}
+	return repo.Hint(err, "its process is %d: if it was stopped, 'kill -CONT %[1]d' lets it go on; if it is stuck, 'kill -9 %[1]d' ends it, which loses only what was not durable", h.PID)
 }
 
 // Close ends the idle connections; calls that run end by themselves.

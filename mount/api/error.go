@@ -82,6 +82,8 @@ func toError(err error) *Error {
 var (
 	// ErrNoDaemon: nobody answers at the repository's socket.
 	ErrNoDaemon = errors.New("no daemon has this repository open")
+	// ErrSilent: the daemon's process is there and does not answer.
+	ErrSilent = errors.New("the daemon of this repository does not answer")
 	// ErrUnknownOp: the daemon does not know the operation, or this version of it.
 	ErrUnknownOp = errors.New("the daemon does not know this operation")
 	// ErrRefused: the peer may not use this socket.

@@ -11,6 +11,7 @@ import (
 
 // Operations. The comment says what goes in and what comes out.
 const (
+	OpHello    = "hello"      // answers
 	OpStatus   = "status"     // -> Status
 	OpSync     = "sync"       // everything before it is durable
 	OpStop     = "stop"       // StopArg; unmounts, and answers before the daemon has ended

@@ -194,6 +194,9 @@ const lastWords = 2 * time.Second
 // handle runs a request's handler. One that panics answers with an error, as a
 // FUSE request would.
 func (s *Server) handle(ctx context.Context, req *Request, call *Call) (val any, body []byte, err error) {
+	if req.Op == OpHello {
+		return nil, nil, nil
+	}
 	h, ok := s.Handlers[req.Op]
 	if !ok || req.Version != Version {
 		return nil, nil, fmt.Errorf("api: %q, version %d: %w", req.Op, req.Version, ErrUnknownOp)
