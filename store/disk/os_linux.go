@@ -122,18 +122,29 @@ func (d *osFS) Stat(name string) (Info, error) {
 	return Info{Size: st.Size, Dir: mode.IsDir(), Mode: mode}, nil
 }
 
+// flushed is the outcome of a flush through fd that returned err. xfs, which shuts
+// itself down when it cannot write its journal, answers flushes that this cuts
+// short with success, but from then on every stat(2) with EIO.
+func flushed(fd int, err error) error {
+	if err == nil {
+		var st unix.Stat_t
+		err = unix.Fstat(fd, &st)
+	}
+	return err
+}
+
 func (d *osFS) SyncDir() error {
 	if noSync {
 		return nil
 	}
-	return d.named("sync", ".", func() error { return unix.Fsync(d.fd) })
+	return d.named("sync", ".", func() error { return flushed(d.fd, unix.Fsync(d.fd)) })
 }
 
 func (d *osFS) SyncFS() error {
 	if noSync {
 		return nil
 	}
-	return d.named("syncfs", ".", func() error { return unix.Syncfs(d.fd) })
+	return d.named("syncfs", ".", func() error { return flushed(d.fd, unix.Syncfs(d.fd)) })
 }
 
 func (d *osFS) Usage() (Usage, error) {
@@ -232,7 +243,7 @@ func (f *osFile) Sync() error {
 	if noSync {
 		return nil
 	}
-	if err := unix.Fdatasync(f.fd); err != nil {
+	if err := flushed(f.fd, unix.Fdatasync(f.fd)); err != nil {
 		return pathErr("sync", f.name, err)
 	}
 	return nil

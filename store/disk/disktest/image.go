@@ -102,21 +102,42 @@ func (i *Image) PowerOff(t testing.TB, what Loss) {
 
 // Unmount unmounts the file system; nobody may use it. It waits for those who
 // let go late: the kernel of an image on a file system that was unmounted, or a
-// mount namespace that was made meanwhile and has a copy of each mount.
+// mount namespace that was made meanwhile and has a copy of each mount. As long
+// as there is one, mounting the image would give the same file system again,
+// without power.
 func (i *Image) Unmount(t testing.TB) {
 	t.Helper()
 	for n := len(i.layers) - 1; n >= 0; n-- {
-		dir := i.layers[n].dir
-		for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-			err := unix.Unmount(dir, 0)
-			if err == nil {
-				break
+		l := i.layers[n]
+		mounted := true
+		for end := time.Now().Add(30 * time.Second); mounted || l.attached(t); time.Sleep(10 * time.Millisecond) {
+			if mounted {
+				err := unix.Unmount(l.dir, 0)
+				if err != nil && err != unix.EBUSY {
+					t.Fatalf("umount %s: %v", l.dir, err)
+				}
+				mounted = err != nil
 			}
-			if err != unix.EBUSY || time.Now().After(end) {
-				t.Fatalf("umount %s: %v", dir, err)
+			if time.Now().After(end) {
+				t.Fatalf("umount %s: somebody else has it (mounted here: %v)", l.dir, mounted)
 			}
 		}
 	}
+}
+
+// attached tells whether a loop device still has the image.
+func (l layer) attached(t testing.TB) bool {
+	t.Helper()
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if b, err := os.ReadFile(f); err == nil && strings.TrimSpace(string(b)) == l.image {
+			return true
+		}
+	}
+	return false
 }
 
 // Mount mounts the file system again.
