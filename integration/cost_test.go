@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -52,9 +53,11 @@ func appends(path string, n int) (took []time.Duration, err error) {
 		return nil, err
 	}
 	defer f.Close()
+	block := stream(0, 4096)
 	for i := range n {
+		binary.LittleEndian.PutUint64(block, uint64(i))
 		begin := time.Now()
-		_, err := f.Write(stream(uint64(i), 4096))
+		_, err := f.Write(block)
 		if err := errors.Join(err, f.Sync()); err != nil {
 			return nil, err
 		}

@@ -43,13 +43,17 @@ func (f *fileSystem) Read(cancel <-chan struct{}, in *fuse.ReadIn, buf []byte) (
 	if isView(in.NodeId) {
 		return f.readView(cancel, in, buf)
 	}
-	n := 0
+	n, ino := 0, tree.Ino(in.NodeId)
+	zeroed := f.zeroing.of(ino)
 	err := interruptible(cancel, in.Pid, func(ctx context.Context) (err error) {
-		n, err = f.tree.Read(ctx, tree.Ino(in.NodeId), buf, off)
+		n, err = f.tree.Read(ctx, ino, buf, off)
 		return err
 	})
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, f.status(opRead, in.NodeId, err)
+	}
+	for _, r := range zeroed {
+		r.clear(buf[:n], off)
 	}
 	return fuse.ReadResultData(buf[:n]), fuse.OK
 }
@@ -112,8 +116,16 @@ func (f *fileSystem) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fus
 	if isView(in.NodeId) {
 		return fuse.EROFS
 	}
+	ino, off, n := tree.Ino(in.NodeId), int64(in.Offset), int64(in.Length)
+	change := func(ctx context.Context) error {
+		return f.tree.Fallocate(ctx, ino, in.Mode, off, n, ordinary(&in.InHeader))
+	}
 	return f.status(opFallocate, in.NodeId, interruptible(cancel, in.Pid, func(ctx context.Context) error {
-		return f.tree.Fallocate(ctx, tree.Ino(in.NodeId), in.Mode, int64(in.Offset), int64(in.Length), ordinary(&in.InHeader))
+		err := change(ctx)
+		if err == nil && zeroesPart(in.Mode, off, n) {
+			err = f.zeroAgain(ctx, zeroRange{ino, off, off + n}, change)
+		}
+		return err
 	}))
 }
 
@@ -151,13 +163,12 @@ func (f *fileSystem) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRang
 // wholePages is how much of n bytes at off are whole pages of a file of the
 // given size, of which the last need not be full.
 func wholePages(off, n, size int64) int64 {
-	const page = 4096
 	end := off + n
 	switch {
-	case off%page != 0:
+	case off%pageSize != 0:
 		return 0
-	case end%page != 0 && end < size:
-		return max(0, end&^(page-1)-off)
+	case end%pageSize != 0 && end < size:
+		return max(0, end&^(pageSize-1)-off)
 	}
 	return n
 }

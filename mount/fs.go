@@ -24,6 +24,7 @@ type fileSystem struct {
 	ops     counters
 	journal journal
 	forgets forgets
+	zeroing zeroing
 	// noOpendir: the kernel can do without OPENDIR (Linux 5.1).
 	noOpendir atomic.Bool
 	conn      *transport.Conn // set by start

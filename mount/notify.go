@@ -13,7 +13,8 @@ import (
 // come through it must be told. The functions here are for commands: they
 // return when the kernel has dropped what it had. They wait for locks that the
 // kernel holds during requests, so they must never be called from a request,
-// nor with a lock held that a request may need.
+// nor with a lock held that a request may need. (zero.go does the like within a
+// request that the kernel holds no such lock for.)
 
 // NotifyEntry tells that name in parent appeared, vanished or became something else.
 func (s *Server) NotifyEntry(parent tree.Ino, name string) error {

@@ -246,6 +246,55 @@ func TestMappingBeside(t *testing.T) {
 	must(t, unix.Munmap(page))
 }
 
+// TestZeroedBeside: what is zeroed stays zero while somebody writes to another
+// part of the page through a mapping, and the kernel writes that page out.
+func TestZeroedBeside(t *testing.T) {
+	m := setup(t)
+	fd := open(t, m.Path("f"), unix.O_RDWR|unix.O_CREAT)
+	must(t, second(unix.Pwrite(fd, make([]byte, 4096), 0)))
+	page, err := unix.Mmap(fd, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	must(t, err)
+	for name, mode := range map[string]uint32{
+		"punch": unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE,
+		"zero":  unix.FALLOC_FL_ZERO_RANGE,
+	} {
+		stop, done := make(chan bool), make(chan error, 2)
+		for g := range 2 {
+			go func() {
+				for i := 0; ; i++ {
+					select {
+					case <-stop:
+						done <- nil
+						return
+					default:
+					}
+					page[2000+1000*g+i%1000] = byte(i)
+					if err := unix.SyncFileRange(fd, 0, 4096, unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER); err != nil {
+						done <- err
+						return
+					}
+				}
+			}()
+		}
+		back, n := 0, 1000
+		for range n {
+			must(t, second(unix.Pwrite(fd, bytes.Repeat([]byte("o"), 1000), 0)))
+			must(t, unix.Fallocate(fd, mode, 0, 1000))
+			must(t, unix.Fadvise(fd, 0, 4096, unix.FADV_DONTNEED))
+			got := make([]byte, 1000)
+			must(t, second(unix.Pread(fd, got, 0)))
+			if !bytes.Equal(got, make([]byte, 1000)) {
+				back++
+			}
+		}
+		close(stop)
+		if err := errors.Join(<-done, <-done); err != nil || back > 0 {
+			t.Errorf("%s: came back %d times of %d, %v", name, back, n, err)
+		}
+	}
+	must(t, unix.Munmap(page))
+}
+
 // TestHolePages: data and holes are told in pages.
 func TestHolePages(t *testing.T) {
 	m := setup(t)

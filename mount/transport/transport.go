@@ -71,8 +71,9 @@ type Conn struct {
 
 	requests, replies sync.Pool // *[]byte of size large
 	slots             chan struct{}
-	next              chan struct{} // wakes a goroutine that was the listener before
-	synced            atomic.Uint32 // the thread that asked for the last fsync
+	next              chan struct{}            // wakes a goroutine that was the listener before
+	leader            atomic.Pointer[handover] // of the listener
+	synced            atomic.Uint32            // the thread that asked for the last fsync
 
 	count   sync.Mutex
 	threads int           // that listen or handle a message, or are about to; guarded by count
@@ -186,6 +187,7 @@ func (c *Conn) lead(h *handover) {
 	defer func() { <-c.slots }()
 	buf := c.requests.Get().(*[]byte)
 	defer c.requests.Put(buf)
+	c.leader.Store(h)
 	for {
 		fd, n, err := c.receive(*buf)
 		if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ECONNABORTED) {
@@ -206,6 +208,15 @@ func (c *Conn) lead(h *handover) {
 			return // another thread listens
 		}
 	}
+}
+
+// Outside runs fn, which may wait until other messages have been answered, within
+// the handling of one that does not count as one of MaxInflight meanwhile.
+func (c *Conn) Outside(fn func()) {
+	<-c.slots
+	c.leader.Load().pass() // if there was no slot for that when its time came
+	fn()
+	c.slots <- struct{}{}
 }
 
 // join counts another thread; false when the last one has left.
