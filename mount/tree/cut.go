@@ -54,10 +54,11 @@ func (s *sealState) wasTouched(dir Ino) bool {
 }
 
 // hold keeps a file that is about to be taken apart, with the last reference,
-// until the running seal has ended: it may be a part of the cut. The caller
-// holds the lock of n's table shard.
+// until the running seal has ended: it may be a part of the cut, and not sealed
+// there, even if it is now, by the background. The caller holds the lock of n's
+// table shard.
 func (s *sealState) hold(n *inode) bool {
-	if !s.active.Load() || n.kind != index.File || !n.rec.Unsealed {
+	if !s.active.Load() || n.kind != index.File {
 		return false
 	}
 	s.mu.Lock()

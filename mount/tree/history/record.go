@@ -137,6 +137,9 @@ func (r *Recorder) entry(ctx context.Context, name string, ino index.Ino, rec *i
 	switch rec.Kind {
 	case index.File, index.Dir, index.Symlink:
 		root, ok := r.Root(ino)
+		if !ok && rec.Kind == index.File && rec.Unsealed {
+			return e, fmt.Errorf("history: inode %d (%q) was not sealed", ino, name) // its base is older
+		}
 		if !ok {
 			root = unixfs.Root{Cid: rec.Base, Size: uint64(rec.Size), Tsize: rec.Tsize}
 		}

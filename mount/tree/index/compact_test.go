@@ -3,7 +3,6 @@ package index_test
 import (
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -36,33 +35,27 @@ func TestOpenAheadOfMerging(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	var opened atomic.Bool
-	var tables int // made while opening
-	var mu sync.Mutex
+	var tables atomic.Int32 // made since the crash
 	merging, release := make(chan string, 1), make(chan struct{})
-	db = open(t, disk.NewFault(left, func(op disk.Op) error {
-		if op.Kind != disk.OpCreate || !strings.HasSuffix(op.Name, ".sst") {
-			return nil
-		}
-		mu.Lock()
-		tables++
-		first := tables == 1 // of what was in the log
-		mu.Unlock()
-		if first {
-			return nil
-		}
-		if !opened.Load() {
-			t.Errorf("%s is made before the index is open", op.Name)
+	fs := disk.NewFault(left, func(op disk.Op) error {
+		if op.Kind != disk.OpCreate || !strings.HasSuffix(op.Name, ".sst") || tables.Add(1) == 1 { // the first is of what was in the log
 			return nil
 		}
 		select {
 		case merging <- op.Name:
 		default:
 		}
-		<-release
+		<-release // a merge takes for ever
 		return nil
-	}))
-	opened.Store(true)
+	})
+	opened := make(chan *index.DB, 1)
+	go func() { opened <- open(t, fs) }()
+	select {
+	case db = <-opened:
+	case <-time.After(30 * time.Second):
+		close(release)
+		t.Fatal("opening waits for a merge")
+	}
 	select {
 	case <-merging: // and the index is usable meanwhile
 	case <-time.After(30 * time.Second):
