@@ -94,3 +94,48 @@ func TestCut(t *testing.T) {
 		t.Errorf("commits of %d moments only", len(moments))
 	}
 }
+
+// TestRemovedDuringSeal: files that are sealed by themselves and then removed, one
+// after the other, while a commit is made: it has those that were not removed
+// at its moment, as they were.
+func TestRemovedDuringSeal(t *testing.T) {
+	r := newRig(t)
+	const files = 100
+	content := func(round, i int) []byte { return fmt.Appendf(nil, "%d of round %d", i, round) }
+	for round := range 20 {
+		name := func(i int) string { return fmt.Sprintf("r%02d-%03d", round, i) }
+		var inos []tree.Ino
+		for i := range files {
+			a, err := r.tree.Create(tree.Cred{}, tree.RootIno, name(i), tree.Node{Kind: index.File, Perm: 0o600})
+			must(t, err)
+			_, err = r.tree.Write(r.ctx, a.Ino, content(round, i), 0, nil)
+			must(t, err)
+			inos = append(inos, a.Ino)
+		}
+		must(t, r.tree.Sync(r.ctx))
+		var busy sync.WaitGroup
+		busy.Go(func() {
+			for i, ino := range inos {
+				_, err := r.tree.Seal(r.ctx, ino)
+				must(t, err)
+				must(t, r.tree.Unlink(tree.RootIno, name(i)))
+				r.tree.Forget(ino, 1)
+			}
+		})
+		k, _, err := r.tree.Commit(r.ctx, tree.CommitOptions{Reason: "snapshot"})
+		busy.Wait()
+		must(t, err)
+		c, err := r.tree.LoadCommit(r.ctx, k.Cid)
+		must(t, err)
+		there := map[string][]byte{}
+		for e, err := range history.List(r.ctx, r.load, c.Root.Record) {
+			must(t, err)
+			there[e.Name] = r.content(e.Cid)
+		}
+		for i := range files {
+			if got, ok := there[name(i)]; i < files-len(there) && ok || i >= files-len(there) && string(got) != string(content(round, i)) {
+				t.Fatalf("round %d: %d files, and %s is %q", round, len(there), name(i), got)
+			}
+		}
+	}
+}
