@@ -137,10 +137,7 @@ func (r *Recorder) entry(ctx context.Context, name string, ino index.Ino, rec *i
 	switch rec.Kind {
 	case index.File, index.Dir, index.Symlink:
 		root, ok := r.Root(ino)
-		if !ok && rec.Kind == index.File && rec.Unsealed {
-			return e, fmt.Errorf("history: inode %d (%q) was not sealed", ino, name) // its base is older
-		}
-		if !ok {
+		if !ok && (rec.Kind != index.File || !rec.Unsealed) { // else its base is older
 			root = unixfs.Root{Cid: rec.Base, Size: uint64(rec.Size), Tsize: rec.Tsize}
 		}
 		if !root.Cid.Defined() {
