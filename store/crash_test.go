@@ -281,6 +281,16 @@ func TestFailedCalls(t *testing.T) {
 	}
 }
 
+// TestFailedParents: a barrier whose folders another barrier failed to flush has
+// failed, too.
+func TestFailedParents(t *testing.T) {
+	fs := disk.NewFault(disk.NewMem(), disk.FailAt(1, syscall.EIO, disk.OpSyncDir))
+	first, second := store.SyncFolders(fs, "AB")
+	if !errors.Is(first, syscall.EIO) || !errors.Is(second, syscall.EIO) {
+		t.Fatalf("%v, and then %v", first, second)
+	}
+}
+
 // failedCall tells whether the run was over before the n-th call.
 func failedCall(t *testing.T, s uint64, n int64, cause error, kinds []disk.OpKind) (over bool) {
 	ctx := context.Background()

@@ -64,3 +64,16 @@ func Group(sync func() error) (do func() error) {
 	g := &group{sync: sync}
 	return g.do
 }
+
+// SyncFolders makes a folder in root and flushes the folders above it, twice.
+func SyncFolders(root disk.FS, name string) (first, second error) {
+	var f folders
+	f.init(root)
+	defer f.close()
+	d, err := f.get(name, true)
+	if err != nil {
+		return err, err
+	}
+	d.release()
+	return f.syncParents(), f.syncParents()
+}

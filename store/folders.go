@@ -24,8 +24,9 @@ type folders struct {
 
 	// parents are the folders in which others were made whose names are not
 	// durable yet. syncMu is held while they are flushed, so that a barrier
-	// that finds none left knows that the flush is over.
+	// that finds none left knows that the flush is over, and how it ended.
 	syncMu  sync.Mutex
+	lost    error // of the first flush of parents that failed
 	mkMu    sync.Mutex
 	parents map[string]struct{}
 }
@@ -115,7 +116,8 @@ func (f *folders) mkdirLocked(name string) error {
 	return err
 }
 
-// syncParents makes the names of all folders made so far durable.
+// syncParents makes the names of all folders made so far durable. A failure is
+// for ever, also for those whose folders somebody else's call had taken over.
 func (f *folders) syncParents() error {
 	f.syncMu.Lock()
 	defer f.syncMu.Unlock()
@@ -124,11 +126,11 @@ func (f *folders) syncParents() error {
 	f.parents = map[string]struct{}{}
 	f.mkMu.Unlock()
 	for name := range taken {
-		if err := f.syncDir(name); err != nil {
-			return err
+		if f.lost == nil {
+			f.lost = f.syncDir(name)
 		}
 	}
-	return nil
+	return f.lost
 }
 
 func (f *folders) syncDir(name string) error {

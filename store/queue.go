@@ -444,6 +444,9 @@ func await(ctx context.Context, list []*batch) error {
 func (q *queue) wait() {
 	q.mu.Lock()
 	q.ended = true
+	if q.timer != nil {
+		q.timer.Stop() // it would keep the store in memory
+	}
 	q.mu.Unlock()
 	q.wg.Wait()
 }

@@ -40,9 +40,11 @@ type FS interface {
 	// ReadDir lists a folder in no particular order.
 	ReadDir(name string) ([]Dirent, error)
 	Stat(name string) (Info, error)
-	// SyncDir makes the names in this very folder durable.
+	// SyncDir makes the names in this very folder durable. When it has failed, it
+	// fails for ever: what was lost then is not known.
 	SyncDir() error
-	// SyncFS makes everything on the file system durable (syncfs(2)).
+	// SyncFS makes everything on the file system durable (syncfs(2)). A failure is
+	// reported once; callers who share a handle share the calls, too.
 	SyncFS() error
 	// Usage tells the room on the file system.
 	Usage() (Usage, error)

@@ -322,6 +322,32 @@ func TestFaultHelpers(t *testing.T) {
 			t.Errorf("call %d has number %d", i+1, op.N)
 		}
 	}
+
+	// A failed flush of the file system is told to every handle, once, and to one
+	// that is opened later if none was told before.
+	root = disk.NewFault(disk.NewMem(), disk.FailAt(1, syscall.EIO, disk.OpSyncFS))
+	open := func() disk.File {
+		f, err := root.OpenFile("f", os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	before := open()
+	_, err = before.WriteAt([]byte("abc"), 0)
+	if syncErr := root.SyncFS(); err != nil || !errors.Is(syncErr, syscall.EIO) {
+		t.Fatal(err, syncErr)
+	}
+	between := open()
+	for _, f := range []disk.File{before, between} {
+		if first, second := f.Sync(), f.Sync(); !errors.Is(first, syscall.EIO) || second != nil {
+			t.Errorf("after a failed flush: %v, and then %v", first, second)
+		}
+	}
+	if err := open().Sync(); err != nil {
+		t.Errorf("opened after that was told: %v", err)
+	}
+
 	short := disk.NewFault(disk.NewMem(), disk.FailAt(1, &disk.ShortWrite{N: 2, Err: syscall.ENOSPC}, disk.OpWrite))
 	if f, err = short.OpenFile("f", os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		t.Fatal(err)

@@ -67,8 +67,9 @@ type faultFS struct {
 
 // NewFault wraps fs: inject is called before each call and its error, if any,
 // is returned in place of the call, as a *fs.PathError. It may be called
-// concurrently. A failed Sync takes the file's pages for clean, as Linux does:
-// on a Mem, later syncs do not save them.
+// concurrently. A failed Sync or SyncFS takes the pages of the file, or of all
+// files, for clean, as Linux does: on a Mem, later syncs do not save them. Each
+// handle of such a file that was not told yet is told by its next Sync.
 func NewFault(fs FS, inject func(Op) error) FS {
 	return &faultFS{fs: fs, inject: inject, calls: new(atomic.Int64)}
 }

@@ -38,6 +38,7 @@ type node struct {
 	changes        []*change
 	nlink          int // names that refer to a file now
 	handles        int // open handles; pages of an unlinked file go with the last
+	lost, told     int // write-outs of a file that failed; those that some handle was told of
 }
 
 // change is one step from durable to current names of a folder, lost or kept
@@ -153,9 +154,9 @@ func (d *memDir) OpenFile(name string, flag int, perm fs.FileMode) (File, error)
 	if flag&os.O_TRUNC != 0 {
 		d.w.resize(n, 0)
 	}
-	n.handles++
+	n.handles++ // whose Sync tells of a failure before it, if no other has: as Linux 4.16 and later
 	access := flag & (os.O_RDONLY | os.O_WRONLY | os.O_RDWR)
-	return &memFile{w: d.w, n: n, name: name, read: access != os.O_WRONLY, write: access != os.O_RDONLY}, nil
+	return &memFile{w: d.w, n: n, name: name, told: n.told, read: access != os.O_WRONLY, write: access != os.O_RDONLY}, nil
 }
 
 // Sub implements [FS].
@@ -341,6 +342,8 @@ func (d *memDir) forget() {
 	for n := range d.w.dirty {
 		if n.file != nil {
 			n.file.forget()
+			n.lost++
+			delete(d.w.dirty, n)
 		}
 	}
 }

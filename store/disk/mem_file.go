@@ -127,6 +127,7 @@ type memFile struct {
 	name        string
 	read, write bool
 	closed      bool
+	told        int // of node.lost
 }
 
 func (f *memFile) begin(op string, allowed bool, off int64) (func(), error) {
@@ -213,14 +214,23 @@ func (f *memFile) Sync() error {
 	defer end()
 	f.n.file.sync()
 	delete(f.w.dirty, f.n)
+	if f.told < f.n.lost {
+		f.tell()
+		return pathErr("sync", f.name, syscall.EIO)
+	}
 	return nil
 }
+
+// tell notes that this handle was told of all failures so far.
+func (f *memFile) tell() { f.told, f.n.told = f.n.lost, f.n.lost }
 
 // forget is called by Fault in place of a Sync that it lets fail.
 func (f *memFile) forget() {
 	f.w.mu.Lock()
 	defer f.w.mu.Unlock()
 	f.n.file.forget()
+	f.n.lost++
+	f.tell()
 }
 
 func (f *memFile) WriteOut(off, n int64) error {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -15,6 +16,9 @@ type osFS struct {
 	fd   int
 	path string // as opened; for messages only
 	open atomic.Bool
+
+	syncMu sync.Mutex
+	lost   error // of the first SyncDir that failed
 }
 
 // OS opens the existing folder at path. Everything below is reached through the
@@ -133,18 +137,37 @@ func flushed(fd int, err error) error {
 	return err
 }
 
+// SyncDir lets one caller after the other flush: the kernel reports a failure
+// once for d.fd, and a success of the next call would then be a lie. Like Sync it
+// does not retry after EINTR.
 func (d *osFS) SyncDir() error {
 	if noSync {
 		return nil
 	}
-	return d.named("sync", ".", func() error { return flushed(d.fd, unix.Fsync(d.fd)) })
+	if err := d.check("sync", "."); err != nil {
+		return err
+	}
+	d.syncMu.Lock()
+	defer d.syncMu.Unlock()
+	if d.lost == nil {
+		if err := flushed(d.fd, unix.Fsync(d.fd)); err != nil {
+			d.lost = pathErr("sync", d.path, err)
+		}
+	}
+	return d.lost
 }
 
 func (d *osFS) SyncFS() error {
 	if noSync {
 		return nil
 	}
-	return d.named("syncfs", ".", func() error { return flushed(d.fd, unix.Syncfs(d.fd)) })
+	if err := d.check("syncfs", "."); err != nil {
+		return err
+	}
+	if err := flushed(d.fd, unix.Syncfs(d.fd)); err != nil {
+		return pathErr("syncfs", d.path, err)
+	}
+	return nil
 }
 
 func (d *osFS) Usage() (Usage, error) {
