@@ -34,6 +34,10 @@ var script = []string{
 // has failed, reads go on and every change is refused.
 func TestFailures(t *testing.T) {
 	base := newBase(t)
+	step := int64(1)
+	if testing.Short() {
+		step = 3
+	}
 	short := &disk.ShortWrite{N: 100, Err: syscall.EIO}
 	for name, inject := range map[string]func(n int64) func(disk.Op) error{
 		"once":        func(n int64) func(disk.Op) error { return disk.FailAt(n, syscall.EIO) },
@@ -49,7 +53,7 @@ func TestFailures(t *testing.T) {
 			var end, failed, readOnly atomic.Int64
 			end.Store(1 << 30)
 			spread(t, 100_000, func(t *testing.T, i int) {
-				n := int64(i + 1)
+				n := int64(i)*step + 1
 				if n >= end.Load() {
 					return
 				}
@@ -64,7 +68,7 @@ func TestFailures(t *testing.T) {
 					failed.Add(1)
 				}
 			})
-			t.Logf("%d calls: %d failed an operation, %d made the index read-only", end.Load()-1, failed.Load(), readOnly.Load())
+			t.Logf("%d calls, in steps of %d: %d failed an operation, %d made the index read-only", end.Load()-1, step, failed.Load(), readOnly.Load())
 			if failed.Load()+readOnly.Load() == 0 {
 				t.Error("no failure had any effect")
 			}
