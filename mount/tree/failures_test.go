@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -95,7 +96,10 @@ type failing struct {
 }
 
 func (f *failing) run(base base, inject func(disk.Op) error) {
-	watchdog := time.AfterFunc(time.Minute, func() { panic(f.what + ": hangs") })
+	watchdog := time.AfterFunc(time.Minute, func() {
+		debug.SetTraceback("all")
+		panic(f.what + ": hangs")
+	})
 	defer watchdog.Stop()
 	d := base.disk.Crash(0, 1)
 	r := &rig{t: f.t, ctx: context.Background(), disk: d, log: quiet, fault: func(op disk.Op) error {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -176,7 +177,10 @@ func faultAt(t *testing.T, inject func(disk.Op) error, keep float64) (happened, 
 	var hit, hitRead atomic.Bool
 	mem := disk.NewMem()
 	h := &history{states: []model{{}}}
-	watchdog := time.AfterFunc(20*time.Second, func() { panic("the index hangs") })
+	watchdog := time.AfterFunc(time.Minute, func() {
+		debug.SetTraceback("all")
+		panic("the index hangs")
+	})
 	defer watchdog.Stop()
 	db, err := index.Open(disk.NewFault(mem, func(op disk.Op) error {
 		err := inject(op)
