@@ -91,14 +91,15 @@ type failing struct {
 	what   string
 	h      *states
 	hit    atomic.Bool
-	looks  atomic.Bool // the disk does not fail while the test looks at it
+	failed atomic.Value // the last disk.Op that failed
+	looks  atomic.Bool  // the disk does not fail while the test looks at it
 	errors int
 }
 
 func (f *failing) run(base base, inject func(disk.Op) error) {
 	watchdog := time.AfterFunc(time.Minute, func() {
 		debug.SetTraceback("all")
-		panic(f.what + ": hangs")
+		panic(fmt.Sprintf("%s (%+v): hangs", f.what, f.failed.Load()))
 	})
 	defer watchdog.Stop()
 	d := base.disk.Crash(0, 1)
@@ -109,6 +110,7 @@ func (f *failing) run(base base, inject func(disk.Op) error) {
 		err := inject(op)
 		if err != nil {
 			f.hit.Store(true)
+			f.failed.Store(op)
 		}
 		return err
 	}}
