@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"time"
 
 	"cafs/mount/api"
@@ -44,14 +45,16 @@ func (d *daemon) touched(all []tree.Touched) {
 const (
 	// AutoCommit is how often a mount commits what changed unless told otherwise.
 	AutoCommit = time.Hour
-	// checkEvery is how often the free space is looked at, and collectPause how
-	// long after an automatic collection that did not free enough the next one
-	// waits at least: it helps no more the next minute.
+	// checkEvery is how often the free space is looked at. After an automatic
+	// collection that did not free enough the next one waits collectShare times as
+	// long as that one took: somebody may remove files at any moment, and collections
+	// take a twentieth of the time at most.
 	checkEvery   = 2 * time.Second
-	collectPause = 10 * time.Minute
-	// A collection begins when less than this is free: a twentieth, but no more
-	// than is worth the work.
-	lowShare = 20
+	collectShare = 20
+	// A collection begins when less than this is free: a tenth, but no more than is
+	// worth the work. It has to be more than what a removal gives back at once, of
+	// bytes that were no blocks yet, or none begins although nearly all is garbage.
+	lowShare = 10
 	lowMax   = 8 << 30 // bytes
 )
 
@@ -77,9 +80,10 @@ func (d *daemon) housekeeping(ctx context.Context) {
 			if time.Now().Before(notBefore) || !d.roomIsShort() {
 				continue
 			}
+			begin := time.Now()
 			d.autoCollect(ctx)
 			if d.roomIsShort() {
-				notBefore = time.Now().Add(collectPause)
+				notBefore = time.Now().Add(collectShare * time.Since(begin))
 			}
 		}
 	}
@@ -107,5 +111,9 @@ func (d *daemon) autoCollect(ctx context.Context) {
 		d.log.Error("automatic collection of garbage", "err", err)
 		return
 	}
-	d.log.Info("collected garbage, since room is short", "blocks", r.Garbage, "bytes", r.GarbageBytes)
+	level := slog.LevelInfo
+	if r.Garbage == 0 { // which may be so every few seconds
+		level = slog.LevelDebug
+	}
+	d.log.Log(ctx, level, "collected garbage, since room is short", "blocks", r.Garbage, "bytes", r.GarbageBytes)
 }
