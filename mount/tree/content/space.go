@@ -66,7 +66,8 @@ func (fs *Files) room(n int64) error {
 		sp.ballast.restore(u)
 		u.Avail -= sp.ballast.Missing()
 	}
-	sp.avail.Store(min(u.Avail-sp.reserve, fs.left()))
+	// What waits in the block store is counted in left already, and again in fits.
+	sp.avail.Store(min(u.Avail-sp.reserve, fs.left()+fs.waiting()))
 	sp.spent.Add(-spent)
 	sp.looked.Store(now)
 	if u.Total > 0 && !fs.fits(need) {
@@ -82,21 +83,28 @@ func (fs *Files) fits(need int64) bool {
 
 // unwritten is how many bytes in memory are yet to be written.
 func (fs *Files) unwritten() int64 {
-	n := fs.mem.inUse()
-	if fs.space.blocks != nil {
-		n += fs.space.blocks.Waiting()
-	}
-	return n
+	return fs.mem.inUse() + fs.waiting()
 }
+
+// waiting is how many of them wait in the block store.
+func (fs *Files) waiting() int64 {
+	if fs.space.blocks == nil {
+		return 0
+	}
+	return fs.space.blocks.Waiting()
+}
+
+// noLimit is more than any disk has, and leaves room for sums.
+const noLimit = math.MaxInt64 / 2
 
 // left is how many bytes may still become blocks, when what is staged has.
 func (fs *Files) left() int64 {
 	if fs.space.capacity == nil {
-		return math.MaxInt64
+		return noLimit
 	}
 	total, left := fs.space.capacity()
 	if total == 0 {
-		return math.MaxInt64
+		return noLimit
 	}
 	return left - fs.Stats().Staged
 }
