@@ -76,7 +76,7 @@ func (f *fileSystem) Writev(cancel <-chan struct{}, in *fuse.WriteIn, data [][]b
 		if off < 0 || off > math.MaxInt64-int64(len(p)) {
 			return 0, fuse.Status(syscall.EFBIG)
 		}
-		err := interruptible(cancel, in.Pid, func(ctx context.Context) (err error) {
+		err := f.withRoom(cancel, in.Pid, func(ctx context.Context) (err error) {
 			n, err = f.tree.Write(ctx, tree.Ino(in.NodeId), p, off, killer)
 			return err
 		})
@@ -120,7 +120,7 @@ func (f *fileSystem) Fallocate(cancel <-chan struct{}, in *fuse.FallocateIn) fus
 	change := func(ctx context.Context) error {
 		return f.tree.Fallocate(ctx, ino, in.Mode, off, n, ordinary(&in.InHeader))
 	}
-	return f.status(opFallocate, in.NodeId, interruptible(cancel, in.Pid, func(ctx context.Context) error {
+	return f.status(opFallocate, in.NodeId, f.withRoom(cancel, in.Pid, func(ctx context.Context) error {
 		err := change(ctx)
 		if err == nil && zeroesPart(in.Mode, off, n) {
 			err = f.zeroAgain(ctx, zeroRange{ino, off, off + n}, change)
@@ -150,7 +150,7 @@ func (f *fileSystem) CopyFileRange(cancel <-chan struct{}, in *fuse.CopyFileRang
 	if n == 0 && in.Len > 0 {
 		return 0, fuse.EXDEV
 	}
-	err = interruptible(cancel, in.Pid, func(ctx context.Context) (err error) {
+	err = f.withRoom(cancel, in.Pid, func(ctx context.Context) (err error) {
 		n, err = f.tree.CopyRange(ctx, tree.Ino(in.NodeId), int64(in.OffIn), to, int64(in.OffOut), n, ordinary(&in.InHeader))
 		return err
 	})

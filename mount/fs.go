@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"sync/atomic"
@@ -17,14 +18,16 @@ import (
 type fileSystem struct {
 	fuse.RawFileSystem // answers ENOSYS to what is not implemented here
 
-	tree    *tree.Tree
-	view    *view // nil: no CID view
-	log     *slog.Logger
-	health  func() error
-	ops     counters
-	journal journal
-	forgets forgets
-	zeroing zeroing
+	tree   *tree.Tree
+	view   *view // nil: no CID view
+	log    *slog.Logger
+	health func() error
+	// makeRoom is Options.MakeRoom.
+	makeRoom func(context.Context) (bool, error)
+	ops      counters
+	journal  journal
+	forgets  forgets
+	zeroing  zeroing
 	// noOpendir: the kernel can do without OPENDIR (Linux 5.1).
 	noOpendir atomic.Bool
 	conn      *transport.Conn // set by start
@@ -36,6 +39,7 @@ func newFileSystem(o Options) *fileSystem {
 		tree:          o.Tree,
 		log:           o.Logger,
 		health:        o.Health,
+		makeRoom:      o.MakeRoom,
 		forgets:       forgets{tree: o.Tree},
 	}
 	if o.Sys != nil {

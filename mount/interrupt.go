@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"cafs/mount/tree/content"
 )
 
 // call is the context of a request: done when the kernel interrupts it. Being
@@ -55,6 +57,28 @@ func interruptible(cancel <-chan struct{}, pid uint32, fn func(context.Context) 
 		}
 	}()
 	return fn(ctx)
+}
+
+// withRoom is interruptible for what needs room on the disk: when fn finds none
+// (content.ErrNoRoom) and some can be made, it starts again.
+func (f *fileSystem) withRoom(cancel <-chan struct{}, pid uint32, fn func(context.Context) error) error {
+	err := interruptible(cancel, pid, fn)
+	if f.makeRoom == nil || !errors.Is(err, content.ErrNoRoom) {
+		return err
+	}
+	f.forgets.settle() // the end of what was removed just now
+	made := false
+	waited := interruptible(cancel, pid, func(ctx context.Context) (err error) {
+		f.conn.Outside(func() { made, err = f.makeRoom(ctx) })
+		return err
+	})
+	if waited != nil {
+		return waited
+	}
+	if !made {
+		return err
+	}
+	return interruptible(cancel, pid, fn)
 }
 
 // dying tells whether the thread has SIGKILL pending, which the kernel also

@@ -54,6 +54,10 @@ type Options struct {
 
 	// Roots lists the content that .cafs/ipfs shows; nil for none.
 	Roots func(context.Context) ([]cid.Cid, error)
+	// MakeRoom is called when a request finds no room on the disk, and tells whether
+	// there may be some now; nil for nothing to be done. It may take its time: other
+	// requests go on. Its error is that of ctx.
+	MakeRoom func(ctx context.Context) (bool, error)
 	// Health tells why nothing can be changed any more, or nil.
 	Health func() error
 }

@@ -97,20 +97,24 @@ func (f *fileSystem) Mknod(cancel <-chan struct{}, in *fuse.MknodIn, name string
 	if !ok {
 		return fuse.EINVAL
 	}
-	return f.create(opMknod, &in.InHeader, name, in.Umask, tree.Node{Kind: kind, Perm: uint16(in.Mode & 0o7777), Rdev: in.Rdev}, out)
+	return f.create(cancel, opMknod, &in.InHeader, name, in.Umask, tree.Node{Kind: kind, Perm: uint16(in.Mode & 0o7777), Rdev: in.Rdev}, out)
 }
 
 func (f *fileSystem) Mkdir(cancel <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
 	f.ops.add(opMkdir)
-	return f.create(opMkdir, &in.InHeader, name, in.Umask, tree.Node{Kind: index.Dir, Perm: uint16(in.Mode & 0o7777)}, out)
+	return f.create(cancel, opMkdir, &in.InHeader, name, in.Umask, tree.Node{Kind: index.Dir, Perm: uint16(in.Mode & 0o7777)}, out)
 }
 
-func (f *fileSystem) create(o op, h *fuse.InHeader, name string, umask uint32, n tree.Node, out *fuse.EntryOut) fuse.Status {
+func (f *fileSystem) create(cancel <-chan struct{}, o op, h *fuse.InHeader, name string, umask uint32, n tree.Node, out *fuse.EntryOut) fuse.Status {
 	unalias(h)
 	if st := f.readOnly(h.NodeId, name); !st.Ok() {
 		return st
 	}
-	a, err := f.tree.Create(cred(h, umask), tree.Ino(h.NodeId), name, n)
+	var a tree.Attr
+	err := f.withRoom(cancel, h.Pid, func(context.Context) (err error) {
+		a, err = f.tree.Create(cred(h, umask), tree.Ino(h.NodeId), name, n)
+		return err
+	})
 	return f.entry(o, h, a, err, out)
 }
 
@@ -120,7 +124,11 @@ func (f *fileSystem) Symlink(cancel <-chan struct{}, h *fuse.InHeader, target, n
 	if st := f.readOnly(h.NodeId, name); !st.Ok() {
 		return st
 	}
-	a, err := f.tree.Symlink(cred(h, 0), tree.Ino(h.NodeId), name, target)
+	var a tree.Attr
+	err := f.withRoom(cancel, h.Pid, func(context.Context) (err error) {
+		a, err = f.tree.Symlink(cred(h, 0), tree.Ino(h.NodeId), name, target)
+		return err
+	})
 	return f.entry(opSymlink, h, a, err, out)
 }
 
@@ -131,7 +139,11 @@ func (f *fileSystem) Tmpfile(cancel <-chan struct{}, in *fuse.CreateIn, out *fus
 	if isView(in.NodeId) {
 		return fuse.EROFS
 	}
-	a, err := f.tree.Tmpfile(cred(&in.InHeader, in.Umask), tree.Ino(in.NodeId), uint16(in.Mode&0o7777))
+	var a tree.Attr
+	err := f.withRoom(cancel, in.Pid, func(context.Context) (err error) {
+		a, err = f.tree.Tmpfile(cred(&in.InHeader, in.Umask), tree.Ino(in.NodeId), uint16(in.Mode&0o7777))
+		return err
+	})
 	out.OpenFlags = fuse.FOPEN_KEEP_CACHE | fuse.FOPEN_NOFLUSH
 	return f.entry(opTmpfile, &in.InHeader, a, err, &out.EntryOut)
 }
@@ -145,7 +157,11 @@ func (f *fileSystem) Link(cancel <-chan struct{}, in *fuse.LinkIn, name string, 
 	if st := f.readOnly(in.NodeId, name); !st.Ok() {
 		return st
 	}
-	a, err := f.tree.Link(tree.Ino(in.Oldnodeid), tree.Ino(in.NodeId), name)
+	var a tree.Attr
+	err := f.withRoom(cancel, in.Pid, func(context.Context) (err error) {
+		a, err = f.tree.Link(tree.Ino(in.Oldnodeid), tree.Ino(in.NodeId), name)
+		return err
+	})
 	return f.entry(opLink, &in.InHeader, a, err, out)
 }
 
@@ -197,7 +213,7 @@ func (f *fileSystem) Rename(cancel <-chan struct{}, in *fuse.RenameIn, oldName, 
 	if in.Flags&^(renameNoReplace|renameExchange|renameWhiteout) != 0 {
 		return fuse.EINVAL
 	}
-	err := interruptible(cancel, in.Pid, func(ctx context.Context) error {
+	err := f.withRoom(cancel, in.Pid, func(ctx context.Context) error {
 		return f.tree.Rename(ctx, cred(&in.InHeader, 0), tree.Ino(in.NodeId), oldName, tree.Ino(in.Newdir), newName, flags)
 	})
 	if err == nil && in.NodeId != in.Newdir {

@@ -123,7 +123,9 @@ func (f *fileSystem) SetXAttr(cancel <-chan struct{}, in *fuse.SetXAttrIn, name 
 	if st := writableXattr(in.NodeId, name); !st.Ok() {
 		return st
 	}
-	err := f.tree.Setxattr(tree.Ino(in.NodeId), name, val, int(in.Flags), in.SetXAttrFlags&fuse.SETXATTR_ACL_KILL_SGID != 0)
+	err := f.withRoom(cancel, in.Pid, func(context.Context) error {
+		return f.tree.Setxattr(tree.Ino(in.NodeId), name, val, int(in.Flags), in.SetXAttrFlags&fuse.SETXATTR_ACL_KILL_SGID != 0)
+	})
 	return f.status(opSetxattr, in.NodeId, err)
 }
 

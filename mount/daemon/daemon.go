@@ -93,7 +93,8 @@ type daemon struct {
 	history  *repo.History
 	// sealAtEnd: commit before the tree is closed.
 	sealAtEnd atomic.Bool
-	idle      context.CancelFunc // ends housekeeping
+	house     *housekeeper
+	idle      context.CancelFunc // ends house.run
 	later     sync.WaitGroup     // what requests left to be done after their answer
 	forced    chan struct{}      // closed to end although the connection has not
 }
@@ -199,13 +200,14 @@ func (d *daemon) start(ctx context.Context) (err error) {
 	if err := d.api.Listen(d.repo.Path); err != nil {
 		return err
 	}
+	d.house = newHousekeeper(d)
 	if err := d.mount(ctx); err != nil {
 		return errors.Join(err, d.api.Close())
 	}
 	go d.api.Serve()
 	life, idle := context.WithCancel(context.WithoutCancel(ctx))
 	d.idle = idle
-	d.later.Go(func() { d.housekeeping(life) })
+	d.later.Go(func() { d.house.run(life) })
 	return nil
 }
 
@@ -221,6 +223,7 @@ func (d *daemon) mount(ctx context.Context) (err error) {
 		Logger:     d.log,
 		Roots:      d.roots,
 		Health:     d.repo.DB.Err,
+		MakeRoom:   d.house.makeRoom,
 	})
 	if err != nil {
 		return explain(err, d.opts.AllowOther)

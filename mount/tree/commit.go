@@ -411,6 +411,9 @@ func (t *Tree) DropCommits(ctx context.Context, all ...Kept) error {
 	if err != nil && !errors.Is(err, ErrNothing) {
 		return fmt.Errorf("tree: drop commits: %w", err)
 	}
+	if len(all) > 0 {
+		t.released.Add(1)
+	}
 	b := t.db.NewBatch()
 	defer b.Close()
 	for _, k := range all {

@@ -119,6 +119,9 @@ func (t *Tree) Fallocate(ctx context.Context, ino Ino, mode uint32, off, n int64
 	if off > math.MaxInt64-n {
 		return syscall.EFBIG
 	}
+	if mode&(fallocPunchHole|fallocZeroRange) != 0 {
+		t.released.Add(1)
+	}
 	return t.modify(ino, member, func(f *content.File) error {
 		switch mode {
 		case 0, fallocKeepSize:

@@ -201,6 +201,7 @@ func (t *Tree) reap(list ...*inode) {
 		s.mu.Unlock()
 	}
 	t.table.count.Add(-int64(len(list)))
+	t.released.Add(1)
 }
 
 // takeApart puts all that the index has of an inode into b, to be removed, and

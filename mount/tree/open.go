@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ipfs/go-cid"
@@ -40,6 +41,7 @@ type Tree struct {
 	collector collector
 	quiet     quiet
 	ahead     ahead
+	released  atomic.Uint64 // see Released
 
 	life context.Context // of background work, and of what no request waits for
 	stop context.CancelFunc
@@ -120,6 +122,10 @@ func (t *Tree) Stats() Stats {
 	t.dirtySet.mu.Unlock()
 	return Stats{Inodes: t.table.count.Load(), Dirty: dirty, Quiet: t.quiet.waiting(), Content: t.content.Stats()}
 }
+
+// Released counts what may have left blocks that nothing refers to: while it stays
+// the same, a collection has nothing new to find, but for what sealing replaced.
+func (t *Tree) Released() uint64 { return t.released.Load() }
 
 // Statfs tells the room that is left for the tree.
 func (t *Tree) Statfs() (disk.Usage, error) { return t.content.Usage() }

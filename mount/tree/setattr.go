@@ -128,6 +128,9 @@ func (t *Tree) truncate(ctx context.Context, n *inode, size int64) error {
 		return err
 	}
 	t.preserve(n)
+	if size < f.Size() {
+		t.released.Add(1)
+	}
 	if err := f.Truncate(ctx, size); err != nil {
 		return err
 	}

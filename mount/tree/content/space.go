@@ -34,7 +34,11 @@ const (
 
 var epoch = time.Now()
 
-// Room returns ENOSPC when n more bytes might not fit the disk. It is for what
+// ErrNoRoom is the ENOSPC of a full disk, or of a repository that has reached its
+// limit; what is deleted makes room.
+var ErrNoRoom = fmt.Errorf("content: no room on disk: %w", syscall.ENOSPC)
+
+// Room returns ErrNoRoom when n more bytes might not fit the disk. It is for what
 // makes records of the index: without it, names would eat up the room that
 // removing them needs.
 func (fs *Files) Room(n int64) error { return fs.room(n) }
@@ -46,7 +50,7 @@ type backlog interface {
 	Waiting() int64
 }
 
-// room returns ENOSPC when n more bytes, with those in memory that are yet to be
+// room returns ErrNoRoom when n more bytes, with those in memory that are yet to be
 // written, here and by the block store, might not fit the disk. So a full disk fails the write that needs
 // the space, not a later fsync.
 func (fs *Files) room(n int64) error {
@@ -70,10 +74,13 @@ func (fs *Files) room(n int64) error {
 	sp.avail.Store(min(u.Avail-sp.reserve, fs.left()+fs.waiting()))
 	sp.spent.Add(-spent)
 	sp.looked.Store(now)
-	if u.Total > 0 && !fs.fits(need) {
-		return syscall.ENOSPC
+	switch {
+	case u.Total == 0 || fs.fits(need):
+		return nil
+	case need > min(u.Total, fs.limit()):
+		return syscall.ENOSPC // nothing makes room for that
 	}
-	return nil
+	return ErrNoRoom
 }
 
 func (fs *Files) fits(need int64) bool {
@@ -96,6 +103,16 @@ func (fs *Files) waiting() int64 {
 
 // noLimit is more than any disk has, and leaves room for sums.
 const noLimit = math.MaxInt64 / 2
+
+// limit is the most that may ever become blocks, in bytes.
+func (fs *Files) limit() int64 {
+	if fs.space.capacity != nil {
+		if total, _ := fs.space.capacity(); total > 0 {
+			return total
+		}
+	}
+	return noLimit
+}
 
 // left is how many bytes may still become blocks, when what is staged has.
 func (fs *Files) left() int64 {
