@@ -65,6 +65,7 @@ func TestStopped(t *testing.T) {
 // directory waits for it; then it cannot end by itself. The next mount sees to it.
 func TestKilledTelling(t *testing.T) {
 	harness.NeedDaemon(t)
+	harness.NeedAbort(t)
 	m := harness.New(t, harness.Options{})
 	write(t, m.Path("f"), []byte("content"))
 	write(t, m.Path("d", "f"), []byte("content"))

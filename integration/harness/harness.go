@@ -152,6 +152,17 @@ func NeedRoot(t testing.TB) {
 	}
 }
 
+// NeedAbort skips the test for ordinary users where the control files of FUSE
+// connections are not mounted; systemd mounts them.
+func NeedAbort(t testing.TB) {
+	t.Helper()
+	const magic = 0x65735543 // FUSE_CTL_SUPER_MAGIC, fs/fuse/control.c
+	var st unix.Statfs_t
+	if os.Geteuid() != 0 && (unix.Statfs("/sys/fs/fuse/connections", &st) != nil || st.Type != magic) {
+		t.Skip("needs root, or fusectl at /sys/fs/fuse/connections")
+	}
+}
+
 // NeedCommand skips the test where a program is not installed. With
 // CAFS_FUSE=1, which CI sets after installing them, that is a failure.
 func NeedCommand(t testing.TB, names ...string) {

@@ -31,19 +31,20 @@ func cut(at MountInfo) {
 // endKilled lets go of a daemon that was killed and cannot end: while it told
 // the kernel that a name has changed, which waits for the lock of a directory,
 // a program had that lock and waited for the daemon (fuse_reverse_inval_entry
-// in fs/fuse/dir.c). It tells whether the daemon is gone then.
-func endKilled(at MountInfo) bool {
+// in fs/fuse/dir.c). It tells whether the daemon is gone then, or which it is that
+// only root can end.
+func endKilled(at MountInfo) (ended bool, pid int) {
 	h, held, err := repo.LockedBy(at.Source)
 	if err != nil || !held || !killed(h.PID) {
-		return false
+		return false, 0
 	}
 	cut(at)
 	for end := time.Now().Add(abortWait); time.Now().Before(end); time.Sleep(abortWait / 100) {
 		if now, held, err := repo.LockedBy(at.Source); err == nil && (!held || now.PID != h.PID) {
-			return true
+			return true, 0
 		}
 	}
-	return false
+	return false, h.PID
 }
 
 // killed tells whether a process has got SIGKILL: its first thread has ended, or

@@ -63,7 +63,11 @@ func checkMount(path string) (dead bool, err error) {
 		return false, err
 	}
 	answer := probe(path)
-	if errors.Is(answer, unix.ETIMEDOUT) && endKilled(at) {
+	ended, pid := false, 0
+	if errors.Is(answer, unix.ETIMEDOUT) {
+		ended, pid = endKilled(at)
+	}
+	if ended {
 		if at, ok, err = oursAt(path); !ok || err != nil {
 			return false, err
 		}
@@ -72,6 +76,9 @@ func checkMount(path string) (dead bool, err error) {
 	switch {
 	case errors.Is(answer, unix.ENOTCONN) || errors.Is(answer, unix.ECONNABORTED):
 		return true, nil
+	case pid != 0:
+		err = fmt.Errorf("daemon: %w at %s: the daemon there, pid %d, was killed while it waited for the kernel, and cannot end", ErrMountpoint, path, pid)
+		return false, repo.Hint(err, "end it as root, 'umount -f %s'; where fusectl is mounted at /sys/fs/fuse/connections, 'cafs mount' does so itself", path)
 	case answer != nil:
 		err = fmt.Errorf("daemon: %w at %s: the cafs mount there does not answer: %w", ErrMountpoint, path, answer)
 		return false, repo.Hint(err, "end it with 'cafs umount --lazy %s'", path)
