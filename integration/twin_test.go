@@ -18,7 +18,7 @@ const namespaceOps = 2_000_000
 func TestNamespace(t *testing.T) {
 	var flags []string
 	if os.Geteuid() == 0 {
-		flags = append(flags, "--allow-dev") // or opening a device file is EACCES
+		flags = append(flags, "--allow-dev")
 	}
 	m := harness.New(t, harness.Options{Args: flags, Limit: max(harness.MountLimit(), time.Duration(harness.Scale(0, 24))*time.Hour)})
 	dir := m.Path("twin")
@@ -29,6 +29,6 @@ func TestNamespace(t *testing.T) {
 	defer func() { t.Logf("%v", time.Since(began).Round(time.Second)) }()
 	twin.Run(t, harness.Tmpfs(t), dir, twin.Options{
 		Seed: seed(t), Ops: ops(20_000, namespaceOps, namespaceOps),
-		Remount: m.Remount, DropCaches: func() { harness.DropCaches() },
+		NoDev: len(flags) == 0, Remount: m.Remount, DropCaches: func() { harness.DropCaches() },
 	})
 }

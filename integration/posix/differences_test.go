@@ -15,6 +15,7 @@ import (
 // TestDifferences: what doc/posix.md says of the differences from ext4 is so.
 func TestDifferences(t *testing.T) {
 	harness.NeedDaemon(t)
+	harness.NeedRoot(t)
 	m := setup(t)
 	f, g := m.Path("f"), m.Path("g")
 	must(t, os.WriteFile(f, make([]byte, 8192), 0o644))

@@ -67,10 +67,13 @@ func (r *run) openFile() (string, op) {
 	return fmt.Sprintf("open %q flags %#x mode %o as %d", path, flags, perm, slot), func(s *side) string {
 		// O_NONBLOCK: a FIFO must not wait for its other end.
 		fd, err := unix.Open(s.at(path), flags|unix.O_NONBLOCK|unix.O_CLOEXEC, perm)
+		var st unix.Stat_t
+		if err != nil && r.o.NoDev && unix.Stat(s.at(path), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR {
+			return "not opened: a device"
+		}
 		if err != nil {
 			return errno(err)
 		}
-		var st unix.Stat_t
 		if unix.Fstat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
 			unix.Close(fd)
 			return fmt.Sprintf("ok, type %o", st.Mode&unix.S_IFMT)

@@ -29,6 +29,9 @@ type Options struct {
 	// the trees must be equal still.
 	Remount    func()
 	DropCaches func()
+
+	// NoDev: devices cannot be opened in the tested folder, which is mounted nodev.
+	NoDev bool
 }
 
 // side is one of the two folders.
