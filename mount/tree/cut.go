@@ -193,8 +193,6 @@ func (c *sealCut) end() {
 		c.t.unpin(n, 1)
 	}
 	if c.snap != nil {
-		if err := c.snap.Close(); err != nil {
-			c.t.log.Error("closing a snapshot of the index", "error", err)
-		}
+		c.snap.Close()
 	}
 }

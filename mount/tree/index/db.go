@@ -52,6 +52,8 @@ type DB struct {
 	stall  *stall
 	syncer syncer
 	closed atomic.Bool
+	// snapshots are those that are being closed.
+	snapshots sync.WaitGroup
 
 	commits atomic.Uint64 // batches applied
 	synced  atomic.Uint64 // of which so many are surely durable
@@ -193,7 +195,8 @@ func (db *DB) Close() error {
 	db.syncer.wait()
 	err := db.guard.run(func() error {
 		db.flushTables()
-		db.stall.stop() // looking at the engine waits for the manifest
+		db.stall.stop()     // looking at the engine waits for the manifest,
+		db.snapshots.Wait() // and so does this
 		return db.p.Close()
 	})
 	if err != nil {

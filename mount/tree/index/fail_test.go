@@ -94,6 +94,48 @@ func TestStalled(t *testing.T) {
 	}
 }
 
+// TestParked: what the index parks when it has failed, a write of the engine's
+// manifest, holds up no reader, no end of a snapshot and no close.
+func TestParked(t *testing.T) {
+	var bad atomic.Bool
+	db := open(t, disk.NewFault(disk.NewMem(), func(op disk.Op) error {
+		if bad.Load() && strings.HasPrefix(op.Name, "MANIFEST-") {
+			return syscall.EIO
+		}
+		return nil
+	}))
+	if err := commit(db, func(b *index.Batch) { b.SetRef("a", []byte("value")) }); err != nil {
+		t.Fatal(err)
+	}
+	snaps := []*index.Snapshot{db.Snapshot()}
+	bad.Store(true)
+	if err := db.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	<-db.Failed()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		snaps = append(snaps, db.Snapshot())
+		for _, r := range []interface{ Ref(string) ([]byte, error) }{db, snaps[0], snaps[1]} {
+			if v, err := r.Ref("a"); string(v) != "value" {
+				t.Errorf("%q, %v", v, err)
+			}
+		}
+		for _, s := range snaps {
+			s.Close()
+		}
+		if err := db.Close(); !errors.Is(err, index.ErrReadOnly) {
+			t.Errorf("close: %v", err)
+		}
+	}()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Fatal("hangs")
+	}
+}
+
 // TestFull fills the disk. While there is no room at all commits and syncs wait
 // or fail; when room comes in time, the index goes on as if nothing had been.
 func TestFull(t *testing.T) {

@@ -39,11 +39,16 @@ func (db *DB) Snapshot() *Snapshot {
 }
 
 // Close gives the snapshot up. No iterator over it may be running.
-func (s *Snapshot) Close() error {
-	if err := s.s.Close(); err != nil {
-		return fmt.Errorf("index: close snapshot: %w", err)
-	}
-	return nil
+//
+// The engine looks then for something to merge (v2.1.7: snapshot.go 122), for
+// which it waits until a write of its manifest has ended: that takes a flush of
+// the disk, or, when the index has failed, until it is closed (guard).
+func (s *Snapshot) Close() {
+	s.db.snapshots.Go(func() {
+		if err := s.s.Close(); err != nil {
+			s.db.log.Error("index: closing a snapshot", "err", err)
+		}
+	})
 }
 
 // get looks a key up. The value is valid until the closer is closed. The key
