@@ -67,7 +67,7 @@ func (a *accounting) run(path string, o CollectOptions) error {
 	if err != nil {
 		return err
 	}
-	t.unpin(n, 1)
+	t.unpin(n)
 	a.snap = t.db.Snapshot()
 	defer a.snap.Close()
 	top, err := a.snap.Inode(n.ino)

@@ -174,7 +174,7 @@ func (t *Tree) put(ctx context.Context, e history.Entry, links cid.Cid, name str
 	if err != nil {
 		return nil, err
 	}
-	defer t.unpin(above, 1)
+	defer t.unpin(above)
 	t.ns.Lock()
 	defer t.ns.Unlock()
 	if err := t.noteLinks(above.ino, base); err != nil {
@@ -186,7 +186,7 @@ func (t *Tree) put(ctx context.Context, e history.Entry, links cid.Cid, name str
 	}
 	p, err := t.lockDir(above.ino)
 	if err != nil {
-		t.unpin(g, 1)
+		t.unpin(g)
 		return nil, err
 	}
 	defer t.unlock(p)
@@ -229,7 +229,7 @@ func (t *Tree) makeRoom(ed *edit, p, g *inode, name string, replace bool) error 
 		return err
 	}
 	if ed.has(n) { // by another name
-		t.unpin(n, 1)
+		t.unpin(n)
 	} else {
 		n.mu.Lock()
 		ed.unlock = append(ed.unlock, func() { t.unlock(n) })
@@ -279,7 +279,7 @@ func (t *Tree) putRoot(ctx context.Context, e history.Entry, links cid.Cid, more
 	}
 	p, err := t.lockDir(RootIno)
 	if err != nil {
-		t.unpin(g, 1)
+		t.unpin(g)
 		return nil, err
 	}
 	defer t.unlock(p)

@@ -216,7 +216,7 @@ func (t *Tree) evacuate(ctx context.Context, ino Ino, seg uint64) error {
 	if err != nil {
 		return nil // removed since: nothing to move
 	}
-	defer t.unpin(n, 1)
+	defer t.unpin(n)
 	if n.kind != index.File {
 		return nil
 	}

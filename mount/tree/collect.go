@@ -205,7 +205,7 @@ func (t *Tree) takeRoots(ctx context.Context, m *gc.Marker, o CollectOptions, r 
 			return nil, err
 		}
 		markMemory(m, n)
-		t.unpin(n, 1)
+		t.unpin(n)
 	}
 	snap := t.db.Snapshot()
 	c.mu.Lock()

@@ -254,7 +254,7 @@ func (w *committing) enterRecord(d history.Recorded) error {
 	} else if err != nil {
 		return err
 	}
-	defer t.unpin(n, 1)
+	defer t.unpin(n)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.rec.Nlink == 0 {

@@ -158,7 +158,7 @@ func (t *Tree) Link(ino, parent Ino, name string) (Attr, error) {
 	if err != nil {
 		return Attr{}, err
 	}
-	defer t.unpin(n, 1)
+	defer t.unpin(n)
 	if n.kind == index.Dir {
 		return Attr{}, syscall.EPERM
 	}
@@ -206,6 +206,6 @@ func (t *Tree) Link(ino, parent Ino, name string) (Attr, error) {
 	if err := e.commit(); err != nil {
 		return Attr{}, err
 	}
-	t.ref(n)
+	t.handOut(n)
 	return n.attr(), nil
 }

@@ -87,7 +87,7 @@ func (t *Tree) preserve(n *inode) {
 		s.cuts[n.ino] = &cutFile{root: unixfs.Root{Cid: n.rec.Base, Size: uint64(n.rec.Size), Tsize: n.rec.Tsize}}
 		return
 	}
-	t.ref(n)
+	t.pinAgain(n)
 	s.held = append(s.held, n)
 	s.cuts[n.ino] = &cutFile{cut: n.file.Cut()}
 }
@@ -150,7 +150,7 @@ func (t *Tree) cutDirty(ino Ino) error {
 		return err
 	}
 	if err := t.mark(n); err != nil {
-		t.unpin(n, 1)
+		t.unpin(n)
 		return err
 	}
 	n.mu.Lock()
@@ -190,7 +190,7 @@ func (c *sealCut) end() {
 		}
 	}
 	for _, n := range held {
-		c.t.unpin(n, 1)
+		c.t.unpin(n)
 	}
 	if c.snap != nil {
 		c.snap.Close()

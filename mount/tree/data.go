@@ -22,7 +22,7 @@ func (t *Tree) Read(ctx context.Context, ino Ino, p []byte, off int64) (int, err
 	if err != nil {
 		return 0, err
 	}
-	defer t.unpin(n, 1)
+	defer t.unpin(n)
 	f, err := t.rlockContents(n)
 	if err != nil {
 		return 0, err
@@ -57,7 +57,7 @@ func (t *Tree) modify(ino Ino, member Member, change func(*content.File) error) 
 	if err != nil {
 		return err
 	}
-	defer t.unpin(n, 1)
+	defer t.unpin(n)
 	t.record.moment.RLock()
 	defer t.record.moment.RUnlock()
 	if member != nil {
@@ -162,7 +162,7 @@ func (t *Tree) seek(ino Ino, off int64, next func(*content.File) (int64, error))
 	if err != nil {
 		return 0, err
 	}
-	defer t.unpin(n, 1)
+	defer t.unpin(n)
 	f, err := t.rlockContents(n)
 	if err != nil {
 		return 0, err
@@ -189,7 +189,7 @@ func (t *Tree) CopyRange(ctx context.Context, src Ino, srcOff int64, dst Ino, ds
 	if err != nil {
 		return 0, err
 	}
-	defer t.unpin(from, 1)
+	defer t.unpin(from)
 	in, err := t.rlockContents(from)
 	if err != nil {
 		return 0, err

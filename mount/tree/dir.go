@@ -35,12 +35,14 @@ func (t *Tree) Lookup(parent Ino, name string) (Attr, error) {
 	}
 }
 
-// acquire takes a reference on the inode of d and tells its attributes.
+// acquire hands out a reference on the inode of d and tells its attributes.
 func (t *Tree) acquire(d Dirent) (Attr, error) {
 	n, err := t.pin(d.Ino)
 	if err != nil {
 		return Attr{}, err
 	}
+	defer t.unpin(n)
+	t.handOut(n)
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return n.attr(), nil
@@ -110,7 +112,7 @@ func (t *Tree) recordOf(ino Ino) (index.Inode, error) {
 	if err != nil {
 		return index.Inode{}, err
 	}
-	defer t.unpin(n, 1)
+	defer t.unpin(n)
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return n.copyRec(), nil
@@ -184,15 +186,15 @@ func (t *Tree) markedDir(dir Ino) (*inode, error) {
 		return nil, err
 	}
 	if n.kind != index.Dir {
-		t.unpin(n, 1)
+		t.unpin(n)
 		return nil, syscall.ENOTDIR
 	}
 	if err := t.expand(n); err != nil {
-		t.unpin(n, 1)
+		t.unpin(n)
 		return nil, err
 	}
 	if err := t.mark(n); err != nil {
-		t.unpin(n, 1)
+		t.unpin(n)
 		return nil, err
 	}
 	return n, nil
@@ -201,7 +203,7 @@ func (t *Tree) markedDir(dir Ino) (*inode, error) {
 // unlock undoes a lock for writing and the pin of the same inode.
 func (t *Tree) unlock(n *inode) {
 	n.mu.Unlock()
-	t.unpin(n, 1)
+	t.unpin(n)
 }
 
 // changed notes in e that name in dir, a locked directory, is not what its CID

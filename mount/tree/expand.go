@@ -79,7 +79,7 @@ func (t *Tree) expandIno(dir Ino) (done bool, err error) {
 	} else if err != nil {
 		return false, err
 	}
-	defer t.unpin(n, 1)
+	defer t.unpin(n)
 	if n.kind != index.Dir {
 		return false, nil
 	}
@@ -163,7 +163,7 @@ func (t *Tree) walk(names []string) (*inode, error) {
 		if err == nil && n.kind != index.Dir {
 			err = syscall.ENOTDIR
 		}
-		t.unpin(n, 1)
+		t.unpin(n)
 		if err != nil {
 			return nil, err
 		}

@@ -1,10 +1,7 @@
 package tree
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"iter"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -15,13 +12,18 @@ import (
 )
 
 // An inode is an object of the tree that is in memory because somebody refers
-// to it or because its contents are not published yet.
+// to it or because its contents are not published yet. Of those that are only
+// referred to, the table keeps so many.
 type inode struct {
 	ino    Ino
 	kind   Kind   // these never change and need no lock
 	target string // of a symbolic link
 
-	refs int64 // guarded by the table shard; the kernel's look-ups plus running operations
+	// Guarded by the table shard: running operations, references that were handed
+	// out and not given back (the kernel's look-ups), and whether there was an
+	// operation since trim looked.
+	pins, looks int64
+	used        bool
 
 	publish sync.Mutex // one uncommitted cut at a time
 
@@ -57,131 +59,6 @@ func (n *inode) copyRec() index.Inode {
 	return n.rec
 }
 
-const tableShards = 256
-
-// table holds the inodes in memory. A number is in at most one inode.
-type table struct {
-	shards [tableShards]struct {
-		mu   sync.Mutex
-		byID map[Ino]*inode
-	}
-	count atomic.Int64
-}
-
-func (tb *table) init() {
-	for i := range tb.shards {
-		tb.shards[i].byID = make(map[Ino]*inode)
-	}
-}
-
-// all lists the inodes in memory, without references: a few may be gone by the
-// time they are looked at, and then have nothing left in memory.
-func (tb *table) all() iter.Seq[*inode] {
-	return func(yield func(*inode) bool) {
-		var some []*inode
-		for i := range tb.shards {
-			s := &tb.shards[i]
-			s.mu.Lock()
-			some = some[:0]
-			for _, n := range s.byID {
-				if n.kind == index.File {
-					some = append(some, n)
-				}
-			}
-			s.mu.Unlock()
-			for _, n := range some {
-				if !yield(n) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// pin takes a reference on ino, reading it from the index if it is not in
-// memory. The shard's lock is held while it is read, or a stale copy could be
-// entered after another one was changed and dropped.
-func (t *Tree) pin(ino Ino) (*inode, error) {
-	s := &t.table.shards[ino%tableShards]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := s.byID[ino]
-	if n != nil && n.reaped { // or what is written now would come back to the index
-		return nil, fmt.Errorf("tree: inode %d: %w", ino, syscall.ESTALE)
-	}
-	if n != nil {
-		n.refs++
-		return n, nil
-	}
-	rec, err := t.db.Inode(ino)
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("tree: inode %d: %w", ino, syscall.ESTALE)
-		}
-		return nil, err
-	}
-	n = newInode(ino, rec)
-	n.refs = 1
-	s.byID[ino] = n
-	t.table.count.Add(1)
-	return n, nil
-}
-
-// insert enters a newly made inode with one reference.
-func (t *Tree) insert(n *inode) {
-	s := &t.table.shards[n.ino%tableShards]
-	n.refs = 1
-	s.mu.Lock()
-	s.byID[n.ino] = n
-	s.mu.Unlock()
-	t.table.count.Add(1)
-}
-
-// ref takes another reference on a pinned inode.
-func (t *Tree) ref(n *inode) {
-	s := &t.table.shards[n.ino%tableShards]
-	s.mu.Lock()
-	n.refs++
-	s.mu.Unlock()
-}
-
-// unpin gives k references back. The last one lets the inode leave memory, and
-// the index too when it has no names.
-func (t *Tree) unpin(n *inode, k int64) {
-	if t.release(n, k) {
-		t.reap(n)
-	}
-}
-
-// release is unpin, except that it tells whether the inode is to leave the
-// index: then the caller reaps it.
-func (t *Tree) release(n *inode, k int64) (reap bool) {
-	s := &t.table.shards[n.ino%tableShards]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n.refs -= k
-	if n.refs > 0 || n.reaped {
-		return false
-	}
-	// With no references left nobody else can hold n.mu, so its fields are
-	// stable, and nobody can find n but through this shard.
-	switch {
-	case n.rec.Nlink == 0 && t.sealing.hold(n):
-		n.refs = 1
-		return false
-	case n.rec.Nlink == 0:
-		n.reaped = true // and in the table while it is taken apart, where pin refuses it
-		return true
-	case n.dirty.Load():
-		return false
-	case n.file != nil:
-		n.file.Release()
-	}
-	delete(s.byID, n.ino)
-	t.table.count.Add(-1)
-	return false
-}
-
 // reap removes inodes without names and references, which release told of, from
 // the index and from memory. Nobody else has them, nor can get them.
 func (t *Tree) reap(list ...*inode) {
@@ -195,7 +72,7 @@ func (t *Tree) reap(list ...*inode) {
 		t.log.Error("removing inodes", "inodes", len(list), "first", list[0].ino, "error", err)
 	}
 	for _, n := range list {
-		s := &t.table.shards[n.ino%tableShards]
+		s := t.table.shard(n.ino)
 		s.mu.Lock()
 		delete(s.byID, n.ino)
 		s.mu.Unlock()
@@ -304,40 +181,13 @@ func timespec(t time.Time) index.Timespec {
 
 func now() index.Timespec { return timespec(time.Now()) }
 
-// Forget gives back k references on ino.
-func (t *Tree) Forget(ino Ino, k uint64) { t.ForgetAll([]Forgotten{{ino, k}}) }
-
-// Forgotten is a number of references given back.
-type Forgotten struct {
-	Ino Ino
-	N   uint64
-}
-
-// ForgetAll is Forget for each: what they were the last references of leaves the
-// index in one batch.
-func (t *Tree) ForgetAll(list []Forgotten) {
-	var gone []*inode
-	for _, f := range list {
-		s := &t.table.shards[f.Ino%tableShards]
-		s.mu.Lock()
-		n := s.byID[f.Ino]
-		s.mu.Unlock()
-		if n != nil && t.release(n, int64(f.N)) {
-			gone = append(gone, n)
-		}
-	}
-	if len(gone) > 0 {
-		t.reap(gone...)
-	}
-}
-
 // Getattr tells the attributes of ino.
 func (t *Tree) Getattr(ino Ino) (Attr, error) {
 	n, err := t.pin(ino)
 	if err != nil {
 		return Attr{}, err
 	}
-	defer t.unpin(n, 1)
+	defer t.unpin(n)
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return n.attr(), nil
@@ -349,7 +199,7 @@ func (t *Tree) Readlink(ino Ino) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer t.unpin(n, 1)
+	defer t.unpin(n)
 	if n.kind != index.Symlink {
 		return "", syscall.EINVAL
 	}

@@ -62,7 +62,7 @@ func Open(ctx context.Context, opts Options) (*Tree, error) {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	t := &Tree{opts: opts, db: opts.DB, content: opts.Content, log: opts.Logger}
-	t.table.init()
+	t.table.init(opts.Inodes)
 	t.dirtySet.files = make(map[Ino]*inode)
 	t.quiet.files = make(map[Ino]quietFile)
 	t.record.gen = 1

@@ -31,7 +31,7 @@ func (t *Tree) Fsync(ctx context.Context, ino Ino) error {
 	if err != nil {
 		return err
 	}
-	defer t.unpin(n, 1)
+	defer t.unpin(n)
 	if err := t.publish(ctx, inlineFsync, n); err != nil {
 		return err
 	}
@@ -66,14 +66,14 @@ func (t *Tree) publishAll(ctx context.Context) error {
 			named := n.rec.Nlink > 0
 			n.mu.RUnlock()
 			if !named { // not to be found after a crash: not worth writing
-				t.unpin(n, 1)
+				t.unpin(n)
 				continue
 			}
 			nodes = append(nodes, n)
 		}
 		first = errors.Join(first, t.publish(ctx, inlineTick, nodes...))
 		for _, n := range nodes {
-			t.unpin(n, 1)
+			t.unpin(n)
 		}
 		if ctx.Err() != nil {
 			break
@@ -90,7 +90,7 @@ func (t *Tree) publishIno(ctx context.Context, ino Ino) error {
 	} else if err != nil {
 		return err
 	}
-	defer t.unpin(n, 1)
+	defer t.unpin(n)
 	return t.publish(ctx, inlineFsync, n)
 }
 
@@ -258,7 +258,7 @@ func (t *Tree) markName(ref index.Backref) error {
 	if err != nil {
 		return err
 	}
-	defer t.unpin(p, 1)
+	defer t.unpin(p)
 	if err := t.markContents(p); err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ func (t *Tree) Readdress(dir Ino) error {
 	if err != nil {
 		return err
 	}
-	defer t.unpin(n, 1)
+	defer t.unpin(n)
 	t.ns.RLock()
 	defer t.ns.RUnlock()
 	if err := t.mark(n); err != nil {

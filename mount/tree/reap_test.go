@@ -1,8 +1,10 @@
 package tree_test
 
 import (
+	"errors"
 	"fmt"
 	"sync"
+	"syscall"
 	"testing"
 
 	"cafs/mount/tree"
@@ -46,5 +48,46 @@ func TestReap(t *testing.T) {
 		if in.Nlink == 0 {
 			t.Errorf("inode %d is in the index, and has no name", in.Ino)
 		}
+	}
+}
+
+// TestAway: of inodes that are only referred to few stay in memory, and the
+// references count all the same: a file whose last name goes lives until its
+// references are given back, and then leaves nothing.
+func TestAway(t *testing.T) {
+	r := newRig(t) // with room for one inode
+	const n = 1000
+	inos := make([]tree.Ino, n)
+	for i := range inos {
+		a, err := r.tree.Create(tree.Cred{}, tree.RootIno, fmt.Sprint(i), tree.Node{Kind: index.File, Perm: 0o600})
+		must(t, err)
+		inos[i] = a.Ino
+		if i%2 == 0 {
+			_, err := r.tree.Lookup(tree.RootIno, fmt.Sprint(i))
+			must(t, err)
+		}
+	}
+	if got := r.tree.Stats().Inodes; got > n/10 {
+		t.Errorf("%d of %d inodes are in memory", got, n)
+	}
+	for i, ino := range inos {
+		must(t, r.tree.Unlink(tree.RootIno, fmt.Sprint(i)))
+		if i%2 == 0 {
+			r.tree.Forget(ino, 1)
+		}
+		_, err := r.tree.Write(r.ctx, ino, []byte("content"), 0, nil)
+		must(t, err)
+	}
+	for _, ino := range inos {
+		if a, err := r.tree.Getattr(ino); err != nil || a.Size != 7 || a.Nlink != 0 {
+			t.Fatalf("%+v, %v", a, err)
+		}
+		r.tree.Forget(ino, 1)
+		if _, err := r.tree.Getattr(ino); !errors.Is(err, syscall.ESTALE) {
+			t.Fatalf("after the last reference: %v", err)
+		}
+	}
+	if got := r.tree.Stats().Inodes; got > 1 {
+		t.Errorf("%d inodes are in memory at the end", got)
 	}
 }

@@ -136,7 +136,7 @@ func (t *Tree) noteName(ref index.Backref) error {
 	if err != nil {
 		return err
 	}
-	defer t.unpin(p, 1)
+	defer t.unpin(p)
 	if err := t.note(p); err != nil {
 		return err
 	}

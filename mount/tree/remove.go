@@ -19,7 +19,7 @@ func (t *Tree) Unlink(parent Ino, name string) error {
 			return err
 		}
 		// In memory until the end: it remembers that it was noted.
-		defer t.unpin(linked, 1)
+		defer t.unpin(linked)
 		// The last name that is left is recorded differently: they all are noted.
 		if err := t.note(linked); err != nil {
 			return err
@@ -85,7 +85,7 @@ func (t *Tree) noteLinksOf(d Dirent) error {
 	if err != nil {
 		return err
 	}
-	defer t.unpin(n, 1)
+	defer t.unpin(n)
 	n.mu.RLock()
 	unnoted := t.unnoted(n)
 	n.mu.RUnlock()
@@ -159,7 +159,7 @@ func (t *Tree) rmdir(parent Ino, name string, lazyToo bool) error {
 	if err != nil {
 		return err
 	}
-	defer t.unpin(n, 1)
+	defer t.unpin(n)
 	if !lazyToo {
 		if err := t.expand(n); err != nil {
 			return err
@@ -223,7 +223,7 @@ func (t *Tree) sweepOrphans() error {
 		if err != nil {
 			return err
 		}
-		t.unpin(n, 1)
+		t.unpin(n)
 	}
 	return nil
 }

@@ -141,7 +141,7 @@ func (t *Tree) lockFiles(r *renaming) (unlock func(), err error) {
 		return func() { t.unlock(r.src) }, nil
 	}
 	if r.dst, err = t.pin(r.to.Ino); err != nil {
-		t.unpin(r.src, 1)
+		t.unpin(r.src)
 		return nil, err
 	}
 	first, second := r.src, r.dst
@@ -231,13 +231,13 @@ func (t *Tree) pinPair(r *renaming, op, np Ino) (unpin func(), err error) {
 	}
 	r.newDir = r.oldDir
 	if np == op {
-		return func() { t.unpin(r.oldDir, 1) }, nil
+		return func() { t.unpin(r.oldDir) }, nil
 	}
 	if r.newDir, err = t.markedDir(np); err != nil {
-		t.unpin(r.oldDir, 1)
+		t.unpin(r.oldDir)
 		return nil, err
 	}
-	return func() { t.unpin(r.newDir, 1); t.unpin(r.oldDir, 1) }, nil
+	return func() { t.unpin(r.newDir); t.unpin(r.oldDir) }, nil
 }
 
 // lockPair locks the two directories, unless one was removed.

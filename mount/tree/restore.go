@@ -120,7 +120,7 @@ func (t *Tree) bringBackNothing(ctx context.Context, u undoing) ([]Touched, erro
 	if err != nil {
 		return nil, err
 	}
-	defer t.unpin(above, 1)
+	defer t.unpin(above)
 	t.ns.Lock()
 	defer t.ns.Unlock()
 	name := parts[len(parts)-1]
@@ -133,7 +133,7 @@ func (t *Tree) bringBackNothing(ctx context.Context, u undoing) ([]Touched, erro
 	}
 	p, err := t.lockDir(above.ino)
 	if err != nil {
-		t.unpin(g, 1)
+		t.unpin(g)
 		return nil, err
 	}
 	defer t.unlock(p)

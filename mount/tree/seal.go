@@ -24,7 +24,7 @@ func (t *Tree) Seal(ctx context.Context, ino Ino) (unixfs.Root, error) {
 	if err != nil {
 		return unixfs.Root{}, err
 	}
-	defer t.unpin(n, 1)
+	defer t.unpin(n)
 	switch n.kind {
 	case index.File:
 		roots, err := t.sealFiles(ctx, []Ino{ino})

@@ -142,7 +142,7 @@ func (s *fileSeals) end() {
 			f.cut.Abort()
 		}
 		if f.n != nil {
-			s.t.unpin(f.n, 1)
+			s.t.unpin(f.n)
 		}
 	}
 	s.group, s.blocks = nil, nil

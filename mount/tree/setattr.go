@@ -18,7 +18,7 @@ func (t *Tree) Setattr(ctx context.Context, ino Ino, s SetAttr) (Attr, error) {
 	if err != nil {
 		return Attr{}, err
 	}
-	defer t.unpin(n, 1)
+	defer t.unpin(n)
 	t.record.moment.RLock()
 	defer t.record.moment.RUnlock()
 	if err := t.beforeAttrs(n); err != nil {

@@ -135,6 +135,7 @@ type Options struct {
 	Profile        unixfs.Profile
 	CommitInterval time.Duration // how often contents are published; default 5 s
 	SealAfter      time.Duration // quiet time before a file is sealed; default 10 s
+	Inodes         int           // how many stay in memory that are only referred to; default 131072
 	Logger         *slog.Logger
 	// Owner owns the root of a new tree.
 	Owner Cred

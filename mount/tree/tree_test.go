@@ -153,7 +153,7 @@ func (r *rig) tryOpen() (err error) {
 		tick = time.Hour
 	}
 	r.tree, err = tree.Open(r.ctx, tree.Options{DB: r.db, Content: r.files, Sys: sys, Blocks: r.store, Profile: profile(), Logger: r.log,
-		CommitInterval: tick, SealAfter: time.Hour})
+		CommitInterval: tick, SealAfter: time.Hour, Inodes: 1})
 	if err != nil {
 		return err
 	}

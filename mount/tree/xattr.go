@@ -25,7 +25,7 @@ func (t *Tree) Getxattr(ino Ino, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer t.unpin(n, 1)
+	defer t.unpin(n)
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	if n.rec.Xattrs == 0 {
@@ -48,7 +48,7 @@ func (t *Tree) Listxattr(ino Ino) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer t.unpin(n, 1)
+	defer t.unpin(n)
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	if n.rec.Xattrs == 0 {
@@ -101,7 +101,7 @@ func (t *Tree) editXattrs(ino Ino, change func(*edit, *inode) error) error {
 	if err != nil {
 		return err
 	}
-	defer t.unpin(n, 1)
+	defer t.unpin(n)
 	t.record.moment.RLock()
 	defer t.record.moment.RUnlock()
 	if err := t.beforeAttrs(n); err != nil {
