@@ -37,7 +37,7 @@ type config struct {
 	rounds, repeats   int
 	tree, only, dir   string
 	contestants, bin  string
-	svg               string
+	svg, scale        string
 	json              bool
 }
 
@@ -62,8 +62,13 @@ func main() {
 	flag.StringVar(&c.bin, "bin", "", "the cafs to measure (default: built from this tree)")
 	flag.StringVar(&c.dir, "dir", os.TempDir(), "where the images live")
 	flag.StringVar(&c.svg, "svg", "", "also write a chart to this file")
+	flag.StringVar(&c.scale, "scale", "", "measure nothing: plot the results of 'go test ./mount/tree -bench Size|Sparse' in this file, to -svg")
 	flag.BoolVar(&c.json, "json", false, "print all measurements as JSON instead of tables")
 	flag.Parse()
+	if c.scale != "" {
+		fail(writeScale(c.svg, c.scale))
+		return
+	}
 	fail(run(c))
 }
 
