@@ -91,3 +91,54 @@ func TestAway(t *testing.T) {
 		t.Errorf("%d inodes are in memory at the end", got)
 	}
 }
+
+// TestSweepBeside: the sweep of what an unclean end left behind, which goes on
+// in the background, meets files that are removed meanwhile: at no moment, at which
+// the power may go, has the index an inode without a name that it would not sweep.
+func TestSweepBeside(t *testing.T) {
+	r := newRig(t)
+	done := make(chan struct{})
+	var others sync.WaitGroup
+	others.Go(func() {
+		defer close(done)
+		for range 120 {
+			var all []tree.Forgotten // together, so that it takes a while
+			for i := range 200 {
+				a, err := r.tree.Create(tree.Cred{}, tree.RootIno, fmt.Sprint(i), tree.Node{Kind: index.File, Perm: 0o600})
+				if err == nil {
+					err = r.tree.Unlink(tree.RootIno, fmt.Sprint(i))
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				all = append(all, tree.Forgotten{Ino: a.Ino, N: 1})
+			}
+			r.tree.ForgetAll(all)
+		}
+	})
+	others.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				if err := r.tree.SweepOrphans(); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	for running := true; running; {
+		select {
+		case <-done:
+			running = false
+		default:
+		}
+		if reason := unsound(r); reason != "" {
+			t.Error(reason)
+			break
+		}
+	}
+	others.Wait()
+}

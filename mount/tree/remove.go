@@ -212,7 +212,12 @@ func (t *Tree) sweepOrphans() error {
 	}
 	for _, ino := range left {
 		n, err := t.pin(ino)
-		if errors.Is(err, syscall.ESTALE) || errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, syscall.ESTALE) {
+			if _, err := t.db.Inode(ino); err == nil {
+				continue // removed meanwhile, and about to be reaped, together with its orphan record
+			} else if !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
 			b := t.db.NewBatch()
 			b.DeleteOrphan(ino)
 			if err := b.Commit(); err != nil {
