@@ -68,7 +68,7 @@ func (r *run) openFile() (string, op) {
 		// O_NONBLOCK: a FIFO must not wait for its other end.
 		fd, err := unix.Open(s.at(path), flags|unix.O_NONBLOCK|unix.O_CLOEXEC, perm)
 		var st unix.Stat_t
-		if err != nil && r.o.NoDev && unix.Stat(s.at(path), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR {
+		if (err == unix.ENXIO || err == unix.EACCES) && r.o.NoDev && unix.Stat(s.at(path), &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR {
 			return "not opened: a device"
 		}
 		if err != nil {

@@ -206,6 +206,7 @@ func (t *Tree) Link(ino, parent Ino, name string) (Attr, error) {
 	if err := e.commit(); err != nil {
 		return Attr{}, err
 	}
+	t.pinAgain(n)
 	t.handOut(n)
 	return n.attr(), nil
 }

@@ -41,11 +41,11 @@ func (t *Tree) acquire(d Dirent) (Attr, error) {
 	if err != nil {
 		return Attr{}, err
 	}
-	defer t.unpin(n)
-	t.handOut(n)
 	n.mu.RLock()
-	defer n.mu.RUnlock()
-	return n.attr(), nil
+	a := n.attr()
+	n.mu.RUnlock()
+	t.handOut(n)
+	return a, nil
 }
 
 // Readdir lists the directory from behind cookie after (0: the start), newest

@@ -161,11 +161,12 @@ func (t *Tree) drop(s *shard, n *inode) {
 	t.table.count.Add(-1)
 }
 
-// handOut takes a reference on a pinned inode for the caller's caller, who gives
-// it back with Forget.
+// handOut ends what pin began by a reference for the caller's caller, who gives it
+// back with Forget.
 func (t *Tree) handOut(n *inode) {
 	s := t.table.shard(n.ino)
 	s.mu.Lock()
+	n.pins--
 	n.looks++
 	s.mu.Unlock()
 }
