@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -94,8 +95,61 @@ func TestFlushes(t *testing.T) {
 	}
 }
 
+// appenderEnv has what a process of TestCosts is to do.
+const appenderEnv = "CAFS_APPENDER"
+
+// appender is a process that appends to a file, with an fsync after each time.
+type appender struct {
+	Path  string
+	Times int
+	Begin time.Time // the same for all that append at once
+}
+
+func (a appender) run() error {
+	text, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestCostsAppender$", "-test.v", "-test.timeout=0")
+	cmd.Env = append(os.Environ(), appenderEnv+"="+string(text), "GOMAXPROCS=1") // it does one thing at a time
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", a.Path, err, out)
+	}
+	return nil
+}
+
+// TestCostsAppender is one of the processes of TestCosts.
+func TestCostsAppender(t *testing.T) {
+	text := os.Getenv(appenderEnv)
+	if text == "" {
+		t.Skip("only as a process of TestCosts")
+	}
+	var a appender
+	if err := json.Unmarshal([]byte(text), &a); err != nil {
+		t.Fatal(err)
+	}
+	if time.Until(a.Begin) <= 0 {
+		t.Fatal("too late: the others append already")
+	}
+	time.Sleep(time.Until(a.Begin)) // a common beginning, not an order
+	if _, err := appends(a.Path, a.Times); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// appendRate is how many appends with fsync a second n processes do.
+func appendRate(t *testing.T, m *harness.Mount, n int) float64 {
+	t.Helper()
+	const times = 500
+	begin := time.Now().Add(time.Second)
+	took := seconds(t, begin, n, func(i int) error {
+		return appender{Path: m.Path(fmt.Sprintf("%d of %d", i, n)), Times: times, Begin: begin}.run()
+	})
+	return float64(n*times) / took
+}
+
 // TestCosts measures what durability costs (long form, on a quiet machine): 16
-// writers with fsync together have at least 4 times the rate of one, an fsync
+// processes that append and fsync have at least 4 times the rate of one, an fsync
 // beside a large copy takes at most 3 times as long as one alone, and mounting
 // after kill -9 takes less than 2 s with a million files.
 func TestCosts(t *testing.T) {
@@ -118,25 +172,26 @@ func TestCosts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := mount(t)
+			var times []float64
+			for range 7 { // by turns: rates vary by a third from second to second
+				one, together := appendRate(t, m, 1), appendRate(t, m, 16)
+				t.Logf("one process %.0f/s, 16 processes %.0f/s: %.1f times", one, together, together/one)
+				times = append(times, together/one)
+			}
+			slices.Sort(times)
+			t.Logf("16 processes have %.1f times the rate of one (median)", times[len(times)/2])
+			if times[len(times)/2] < 4 {
+				t.Errorf("16 processes have %.1f times the rate of one, by the median of %d rounds", times[len(times)/2], len(times))
+			}
+
 			const n = 500
 			alone, err := appends(m.Path("one"), n)
 			if err != nil {
 				t.Fatal(err)
 			}
-			rate := 1 / mean(alone).Seconds()
-			begin := time.Now()
-			together := 16 * n / seconds(t, begin, 16, func(i int) error {
-				_, err := appends(m.Path(fmt.Sprint("many", i)), n)
-				return err
-			})
-			t.Logf("one writer %.0f/s, 16 writers %.0f/s: %.1f times", rate, together, together/rate)
-			if together < 4*rate {
-				t.Errorf("16 writers have %.1f times the rate of one", together/rate)
-			}
-
 			source := filepath.Join(harness.Tmpfs(t), "large")
 			write(t, source, stream(uint64(len(name)), 768<<20))
-			begin = time.Now()
+			begin := time.Now()
 			copying := exec.Command("cp", source, m.Path("large"))
 			if err := copying.Start(); err != nil {
 				t.Fatal(err)

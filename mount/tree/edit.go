@@ -1,6 +1,10 @@
 package tree
 
-import "cafs/mount/tree/index"
+import (
+	"sync"
+
+	"cafs/mount/tree/index"
+)
 
 // edit is one change of the tree: an index batch and the records of locked
 // inodes that it changes. The records become current when it is committed;
@@ -20,15 +24,23 @@ type editMore struct {
 	rec index.Inode
 }
 
-// begin starts a change; the caller defers Close.
-func (t *Tree) begin() *edit { return &edit{Batch: t.db.NewBatch()} }
+var edits = sync.Pool{New: func() any { return new(edit) }}
 
-// Close ends the change, committed or not.
+// begin starts a change; the caller defers Close.
+func (t *Tree) begin() *edit {
+	e := edits.Get().(*edit)
+	e.Batch = t.db.NewBatch()
+	return e
+}
+
+// Close ends the change, committed or not. It must not be used afterwards.
 func (e *edit) Close() {
 	e.Batch.Close()
 	for _, f := range e.unlock {
 		f()
 	}
+	*e = edit{}
+	edits.Put(e)
 }
 
 // rec is the record of n in this change, to be written to: the same one however

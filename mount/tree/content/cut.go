@@ -3,6 +3,7 @@ package content
 import (
 	"maps"
 	"slices"
+	"sync"
 
 	"cafs/mount/tree/index"
 )
@@ -32,7 +33,8 @@ func (f *File) Cut() *Cut {
 	defer f.mu.Unlock()
 	c := &Cut{f: f, view: f.view, seq: f.seq, metaSeq: f.metaSeq, rebased: f.rebased}
 	c.tab = f.tab.snapshot()
-	c.changed = slices.Sorted(maps.Keys(f.changed))
+	c.changed = slices.AppendSeq(make([]int64, 0, len(f.changed)), maps.Keys(f.changed))
+	slices.Sort(c.changed)
 	f.cutSeq = f.seq
 	f.cuts++
 	return c
@@ -55,7 +57,7 @@ type plan struct {
 	clear  bool             // nothing that is published stays
 	staged []*place         // of the extents to be set; each with a reference to its segment
 	stored []*source        // in blocks that need a flush
-	inline [][]byte         // bytes of the extents to be set, in their order
+	inline *[]byte          // bytes of the extents to be set, one after the other; from inlines
 	deltas map[uint64]int64 // changes of the segments' live bytes
 	ready  bool             // everything it refers to is durable
 	filled bool
@@ -79,42 +81,66 @@ func (c *Cut) diff() {
 			known++
 		}
 		if ch := c.tab.get(idx); ch != nil {
-			cp.next = make([]published, len(ch.frags))
-			for i, g := range ch.frags {
-				cp.next[i].frag = g
-			}
+			kept += cp.compare(ch.frags)
+		} else {
+			kept += cp.compare(nil)
 		}
-		kept += cp.compare()
 		p.chunks = append(p.chunks, cp)
 	}
 	p.clear = known == len(c.f.pub) && kept == 0 && known > 0
 	c.plan = p
 }
 
-// compare finds out what is to be set and deleted, and returns how many
-// extents stay as they are.
-func (cp *chunkPlan) compare() (kept int) {
-	i := 0
-	for k := range cp.next {
-		n := &cp.next[k]
+// compare finds out what is to be set and deleted for the chunk to have these
+// fragments, and returns how many extents stay as they are.
+func (cp *chunkPlan) compare(frags []frag) (kept int) {
+	// What is appended to again and again has its new fragments at the end.
+	// There may be room for them behind the published ones, where nobody looks.
+	for kept < len(cp.old) && kept < len(frags) && cp.old[kept].shows(frags[kept]) {
+		kept++
+	}
+	cp.next = cp.old[:kept:kept]
+	if kept == len(cp.old) {
+		cp.next = cp.old
+	}
+	cp.next = slices.Grow(cp.next, len(frags)-kept)
+	i := kept
+	for k := kept; k < len(frags); k++ {
+		n := published{frag: frags[k]}
 		for ; i < len(cp.old) && cp.old[i].off < n.off; i++ {
 			cp.del = append(cp.del, cp.old[i].off)
 		}
-		if i < len(cp.old) && cp.old[i].off == n.off {
-			o := cp.old[i]
-			i++
-			if o.frag == n.frag && !(o.kind == index.Staged && (n.src.block.Defined() || n.src.place != o.place)) {
-				*n = o
-				kept++
-				continue
-			}
+		same := i < len(cp.old) && cp.old[i].off == n.off
+		if same && cp.old[i].shows(n.frag) {
+			n = cp.old[i]
+			kept++
+		} else {
+			cp.set = append(cp.set, k)
 		}
-		cp.set = append(cp.set, k)
+		cp.next = append(cp.next, n)
+		if same {
+			i++
+		}
 	}
 	for ; i < len(cp.old); i++ {
 		cp.del = append(cp.del, cp.old[i].off)
 	}
 	return kept
+}
+
+// shows tells whether the extent can stay as it is for a fragment.
+func (p *published) shows(g frag) bool {
+	return p.frag == g && !(p.kind == index.Staged && (g.src.block.Defined() || g.src.place != p.place))
+}
+
+var inlines = sync.Pool{New: func() any { return new([]byte) }}
+
+// keep adds the bytes of an extent to be set.
+func (p *plan) keep(b []byte) {
+	if p.inline == nil {
+		p.inline = inlines.Get().(*[]byte)
+	}
+	*p.inline = append(*p.inline, b...)
 }
 
 // Fill puts the extents that differ from the published ones into b. Stage must
@@ -124,11 +150,13 @@ func (c *Cut) Fill(b *index.Batch) {
 		panic("content: Fill of a cut that was not staged")
 	}
 	p := &c.plan
-	p.deltas = make(map[uint64]int64)
 	if p.clear {
 		b.DeleteExtents(c.f.ino)
 	}
-	in := p.inline
+	var in []byte
+	if p.inline != nil {
+		in = *p.inline
+	}
 	for i := range p.chunks {
 		cp := &p.chunks[i]
 		start := cp.idx * c.f.fs.cfg.ChunkSize
@@ -139,12 +167,12 @@ func (c *Cut) Fill(b *index.Batch) {
 		}
 		for _, o := range cp.old {
 			if o.kind == index.Staged {
-				p.deltas[o.place.seg.id] -= int64(o.n)
+				p.count(o.place, -int64(o.n))
 			}
 		}
 		for _, n := range cp.next {
 			if n.kind == index.Staged {
-				p.deltas[n.place.seg.id] += int64(n.n)
+				p.count(n.place, int64(n.n))
 			}
 		}
 		for _, k := range cp.set {
@@ -152,7 +180,7 @@ func (c *Cut) Fill(b *index.Batch) {
 			e := index.Extent{Off: start + int64(n.off), Len: int64(n.n), Kind: n.kind, Skip: int64(n.skip)}
 			switch n.kind {
 			case index.Inline:
-				e.Data, e.Skip, in = in[0], 0, in[1:]
+				e.Data, e.Skip, in = in[:n.n], 0, in[n.n:]
 			case index.Staged:
 				e.Seg, e.Pos, e.CRC = n.place.seg.id, n.place.pos, n.place.crc
 			case index.Block:
@@ -169,6 +197,14 @@ func (c *Cut) Fill(b *index.Batch) {
 		}
 	}
 	p.filled = true
+}
+
+// count adds to the change of the live bytes of the segment that pl is in.
+func (p *plan) count(pl *place, n int64) {
+	if p.deltas == nil {
+		p.deltas = make(map[uint64]int64)
+	}
+	p.deltas[pl.seg.id] += n
 }
 
 // Commit notes that the filled batch was committed: the extents are published, and memory
@@ -229,6 +265,10 @@ func (c *Cut) end() {
 func (c *Cut) unplan() {
 	for _, p := range c.plan.staged {
 		p.seg.unref()
+	}
+	if c.plan.inline != nil {
+		*c.plan.inline = (*c.plan.inline)[:0]
+		inlines.Put(c.plan.inline)
 	}
 	c.plan = plan{}
 }

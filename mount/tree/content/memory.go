@@ -36,7 +36,7 @@ type memory struct {
 	classes  [32][]*slab // slabs with free slots, by class
 	empty    []*slab
 	closed   bool
-	freed    chan struct{} // closed and replaced whenever memory came back
+	freed    chan struct{} // closed when memory comes back; nil: nobody was told of it
 }
 
 type waiter struct {
@@ -63,7 +63,7 @@ type buf struct {
 }
 
 func newMemory(limit, chunk int64, pressed func()) *memory {
-	return &memory{limit: limit, slabSize: max(slabSize, int64(1)<<classOf(chunk)), pressed: pressed, freed: make(chan struct{})}
+	return &memory{limit: limit, slabSize: max(slabSize, int64(1)<<classOf(chunk)), pressed: pressed}
 }
 
 func classOf(n int64) int { return max(minClass, bits.Len64(uint64(n-1))) }
@@ -144,8 +144,10 @@ func (m *memory) fail(err error) {
 }
 
 func (m *memory) signal() {
-	close(m.freed)
-	m.freed = make(chan struct{})
+	if m.freed != nil {
+		close(m.freed)
+		m.freed = nil
+	}
 }
 
 // nudge makes the spiller look again: bytes that were being worked on are not any more.
@@ -171,6 +173,9 @@ func (m *memory) excess() (n int64, waiting bool, freed <-chan struct{}) {
 		n = max(n, m.waiters[0].n)
 	} else if m.used+m.reserved <= m.limit/4*3 {
 		n = 0
+	}
+	if m.freed == nil {
+		m.freed = make(chan struct{})
 	}
 	return n, len(m.waiters) > 0, m.freed
 }

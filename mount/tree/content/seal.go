@@ -364,7 +364,7 @@ func (f *File) dropUpTo(seq uint64) {
 		}
 		if n > 0 {
 			k := *c
-			k.gen, k.frags, k.fill = old.gen, keep, filled(keep)
+			k.gen, k.frags, k.shared, k.fill = old.gen, keep, false, filled(keep)
 			f.tab.push(&k)
 		}
 		return true

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"iter"
 	"sync"
 	"syscall"
 
@@ -18,6 +18,13 @@ import (
 type needs struct {
 	syncs  map[*segment]uint64
 	blocks []cid.Cid
+}
+
+func (n *needs) sync(s *segment, ticket uint64) {
+	if n.syncs == nil {
+		n.syncs = make(map[*segment]uint64)
+	}
+	n.syncs[s] = max(n.syncs[s], ticket)
 }
 
 // bareSource is a source to be staged.
@@ -40,7 +47,7 @@ func (fs *Files) Stage(ctx context.Context, inlineLimit int, cuts ...*Cut) error
 	}
 	fs.finishJobs(ctx, cuts)
 	fs.stageBare(inlineLimit, cuts)
-	n := needs{syncs: make(map[*segment]uint64)}
+	var n needs
 	for _, c := range cuts {
 		c.resolve(&n)
 	}
@@ -137,32 +144,42 @@ func (fs *Files) stageBare(inlineLimit int, cuts []*Cut) {
 // buffer held.
 func (c *Cut) bareSources(inlineLimit int64) []*bareSource {
 	cs := c.f.fs.cfg.ChunkSize
-	var list []*bareSource
-	seen := make(map[*source]bool)
-	var total int64
 	c.f.mu.RLock()
 	defer c.f.mu.RUnlock()
-	for i := range c.plan.chunks {
-		cp := &c.plan.chunks[i]
-		for _, k := range cp.set {
-			g := cp.next[k].frag
-			if !g.src.onlyMem() {
-				continue
-			}
-			total += int64(g.n)
-			if !seen[g.src] {
-				seen[g.src] = true
-				list = append(list, &bareSource{c: c, src: g.src, off: cp.idx*cs + int64(g.off)})
-			}
-		}
+	var total int64
+	for _, g := range c.plan.bare() {
+		total += int64(g.n)
 	}
 	if total <= inlineLimit {
 		return nil
+	}
+	var list []*bareSource
+	seen := make(map[*source]bool)
+	for idx, g := range c.plan.bare() {
+		if !seen[g.src] {
+			seen[g.src] = true
+			list = append(list, &bareSource{c: c, src: g.src, off: idx*cs + int64(g.off)})
+		}
 	}
 	for _, b := range list {
 		b.buf = b.src.buf.hold()
 	}
 	return list
+}
+
+// bare visits what the plan sets and only memory has, with its chunk. The caller
+// holds the file's lock.
+func (p *plan) bare() iter.Seq2[int64, frag] {
+	return func(yield func(int64, frag) bool) {
+		for i := range p.chunks {
+			cp := &p.chunks[i]
+			for _, k := range cp.set {
+				if g := cp.next[k].frag; g.src.onlyMem() && !yield(cp.idx, g) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // staged notes that src is in staging; its memory is kept until Commit.
@@ -199,10 +216,10 @@ func (c *Cut) resolve(n *needs) {
 				p.kind, p.place = index.Staged, src.place
 				p.place.seg.ref()
 				c.plan.staged = append(c.plan.staged, p.place)
-				n.syncs[p.place.seg] = max(n.syncs[p.place.seg], p.place.ticket)
+				n.sync(p.place.seg, p.place.ticket)
 			default:
 				p.kind = index.Inline
-				c.plan.inline = append(c.plan.inline, slices.Clone(src.mem()[p.skip:p.skip+p.n]))
+				c.plan.keep(src.mem()[p.skip : p.skip+p.n])
 			}
 		}
 	}
@@ -210,6 +227,9 @@ func (c *Cut) resolve(n *needs) {
 
 // makeDurable syncs the segments and flushes the blocks, side by side.
 func (fs *Files) makeDurable(ctx context.Context, n *needs) (synced map[*segment]error, flushed error) {
+	if len(n.syncs)+len(n.blocks) == 0 {
+		return nil, nil
+	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex // guards synced
 	synced = make(map[*segment]error, len(n.syncs))

@@ -9,7 +9,10 @@ import (
 type chunk struct {
 	idx   int64
 	gen   uint64 // the table generation that owns it; others must copy it
-	frags []frag // ascending, disjoint
+	frags []frag // ascending, disjoint; append to them, or own them first
+	// shared: the fragments' memory is also that of an older generation, which
+	// does not see what is appended.
+	shared bool
 	// fill is how far the chunk was covered in order from its beginning.
 	fill   int32
 	epoch  uint32 // counts truncations and punches: what was composed before is void
@@ -109,7 +112,7 @@ func (t *table) edit(idx int64) *chunk {
 		c := t.pages[pi].chunks[ci]
 		if c.gen != t.gen {
 			n := *c
-			n.gen, n.frags = t.gen, slices.Clone(c.frags)
+			n.gen, n.shared = t.gen, true
 			c = &n
 			t.own(pi).chunks[ci] = c
 		}
@@ -118,6 +121,15 @@ func (t *table) edit(idx int64) *chunk {
 	c := &chunk{idx: idx, gen: t.gen}
 	t.insert(pi, ci, c)
 	return c
+}
+
+// own makes the fragments' memory the chunk's alone, so that they can be changed
+// in place.
+func (c *chunk) own() {
+	if c.shared {
+		c.frags = append(make([]frag, 0, len(c.frags)+4), c.frags...)
+		c.shared = false
+	}
 }
 
 // insert puts c before position ci of page pi.

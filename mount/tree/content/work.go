@@ -234,7 +234,7 @@ func (f *File) install(idx int64, co *composed, leaf unixfs.Root, same bool) {
 	c = f.change(idx)
 	src := &source{seq: co.seq, n: n, refs: 1, frozen: true, block: leaf.Cid, tsize: leaf.Tsize, whole: true, own: true}
 	old := c.frags
-	c.frags = append(make([]frag, 0, 4), frag{n: n, src: src})
+	c.frags, c.shared = append(make([]frag, 0, 4), frag{n: n, src: src}), false
 	for _, g := range old {
 		if g.src.seq <= co.seq {
 			f.deref(g.src)

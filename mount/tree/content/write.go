@@ -136,6 +136,7 @@ func (f *File) extend(c *chunk, i int, at int32, p []byte) (int, error) {
 	}
 	n := copy(src.buf.data[src.at+src.n:], p)
 	f.carve(c, at, at+int32(n))
+	c.own()
 	src.n += int32(n)
 	src.buf.used = src.at + src.n
 	c.frags[i].n += int32(n)
@@ -186,6 +187,9 @@ func (f *File) add(c *chunk, at int32, p []byte) (int, error) {
 // lay shows n bytes of src, from skip on, at offset at of the chunk.
 func (f *File) lay(c *chunk, at int32, src *source, skip, n int32) {
 	i := f.carve(c, at, at+n)
+	if i < len(c.frags) {
+		c.own()
+	}
 	c.frags = slices.Insert(c.frags, i, frag{off: at, n: n, skip: skip, src: src})
 	src.refs++
 }
@@ -197,6 +201,7 @@ func (f *File) carve(c *chunk, a, b int32) int {
 	if i == len(c.frags) || c.frags[i].off >= b {
 		return i
 	}
+	c.own()
 	if g := c.frags[i]; g.off < a && g.end() > b { // in the middle of one
 		g.src.refs++
 		c.frags[i] = g.cutTo(g.off, a)

@@ -31,7 +31,7 @@ const engineFormat = pebble.FormatTableFormatV6
 
 const (
 	defaultCache = 32 << 20
-	memTable     = 16 << 20
+	memTable     = 32 << 20
 )
 
 // Options says how to open an index. The zero value is good.
@@ -40,7 +40,7 @@ type Options struct {
 	CacheBytes int64         // of table blocks kept in memory; 0: 32 MiB
 	RoomWait   time.Duration // how long to wait for room on a full disk; 0: 10 s
 	NoRoom     func()        // called when the disk is found full: gives room back, if it can; may be nil
-	MemTable   uint64        // bytes of changes kept in memory before they become a table; 0: 16 MiB
+	MemTable   uint64        // bytes of changes kept in memory before they become a table; 0: 32 MiB
 }
 
 // DB is an open index. All methods but Close may be called concurrently.
@@ -120,7 +120,7 @@ func engineOptions(g *guard, s *stall, opts Options) *pebble.Options {
 		MaxManifestFileSize: 4 << 20,
 		// The engine's own stalls cannot be left when the index fails: stall
 		// comes long before them. Also bounds the logs kept for reuse.
-		MemTableStopWritesThreshold: 16,
+		MemTableStopWritesThreshold: 8,
 		L0StopWritesThreshold:       128,
 		EventListener: &pebble.EventListener{
 			BackgroundError: func(err error) { g.log.Warn("index: background work", "err", err) },

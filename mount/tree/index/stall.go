@@ -10,7 +10,7 @@ import (
 // When committing waits for the engine to catch up: bytes in memtables, and
 // tables on top of each other in level 0, each of which slows every read.
 const (
-	stallMemory = 4 * memTable
+	stallMemory = 3 * memTable
 	stallLevel0 = 20
 )
 
