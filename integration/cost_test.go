@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -95,27 +97,38 @@ func TestFlushes(t *testing.T) {
 	}
 }
 
-// appenderEnv has what a process of TestCosts is to do.
-const appenderEnv = "CAFS_APPENDER"
+// appenderEnv has what a process of TestCosts is to do; after didLine it says how
+// much it did.
+const (
+	appenderEnv = "CAFS_APPENDER"
+	didLine     = "appended, times:"
+)
 
 // appender is a process that appends to a file, with an fsync after each time.
 type appender struct {
-	Path  string
-	Times int
-	Begin time.Time // the same for all that append at once
+	Path       string
+	Begin, End time.Time // the same for all that append at once
 }
 
-func (a appender) run() error {
+// run returns how many times it appended.
+func (a appender) run() (int, error) {
 	text, err := json.Marshal(a)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestCostsAppender$", "-test.v", "-test.timeout=0")
 	cmd.Env = append(os.Environ(), appenderEnv+"="+string(text), "GOMAXPROCS=1") // it does one thing at a time
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w\n%s", a.Path, err, out)
+	out, err := cmd.CombinedOutput()
+	n := 0
+	if _, line, ok := bytes.Cut(out, []byte(didLine)); err == nil && ok {
+		n, err = strconv.Atoi(string(bytes.Fields(line)[0]))
+	} else if err == nil {
+		err = errors.New("it does not say how much it did")
 	}
-	return nil
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w\n%s", a.Path, err, out)
+	}
+	return n, nil
 }
 
 // TestCostsAppender is one of the processes of TestCosts.
@@ -128,24 +141,44 @@ func TestCostsAppender(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &a); err != nil {
 		t.Fatal(err)
 	}
+	f, err := os.OpenFile(a.Path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	fd, block := f.Fd(), stream(0, 4096)
 	if time.Until(a.Begin) <= 0 {
 		t.Fatal("too late: the others append already")
 	}
 	time.Sleep(time.Until(a.Begin)) // a common beginning, not an order
-	if _, err := appends(a.Path, a.Times); err != nil {
-		t.Fatal(err)
+	i := 0
+	for ; time.Until(a.End) > 0; i++ {
+		// As a program in C does: around calls that wait Go's scheduler wakes other
+		// threads, which takes more of the processors than the calls do.
+		binary.LittleEndian.PutUint64(block, uint64(i))
+		n, _, errno := unix.RawSyscall(unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(&block[0])), uintptr(len(block)))
+		if errno == 0 && int(n) == len(block) {
+			_, _, errno = unix.RawSyscall(unix.SYS_FSYNC, fd, 0, 0)
+		}
+		if errno != 0 || int(n) != len(block) {
+			t.Fatalf("append %d: %d bytes, %v", i, n, errno)
+		}
 	}
+	t.Log(didLine, i)
 }
 
 // appendRate is how many appends with fsync a second n processes do.
 func appendRate(t *testing.T, m *harness.Mount, n int) float64 {
 	t.Helper()
-	const times = 500
-	begin := time.Now().Add(time.Second)
-	took := seconds(t, begin, n, func(i int) error {
-		return appender{Path: m.Path(fmt.Sprintf("%d of %d", i, n)), Times: times, Begin: begin}.run()
+	const starting, during = time.Second, time.Second
+	begin := time.Now().Add(starting)
+	var sum atomic.Int64
+	seconds(t, begin, n, func(i int) error {
+		did, err := appender{Path: m.Path(fmt.Sprintf("%d of %d", i, n)), Begin: begin, End: begin.Add(during)}.run()
+		sum.Add(int64(did))
+		return err
 	})
-	return float64(n*times) / took
+	return float64(sum.Load()) / during.Seconds()
 }
 
 // TestCosts measures what durability costs (long form, on a quiet machine): 16

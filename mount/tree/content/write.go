@@ -10,9 +10,13 @@ import (
 )
 
 const (
-	// maxFrags is how many fragments a chunk may have before it is composed
-	// into a block.
-	maxFrags = 128
+	// fragSize is a chunk's size for each fragment that it may have before some are
+	// merged, or, if that does not help, it is composed into a block: one that is
+	// written page by page need not be.
+	fragSize = 4 << 10
+	// mergedPart is the part of a chunk up to which fragments are merged. What is
+	// larger stays, so that no byte is merged again and again.
+	mergedPart = 64
 	// maxVisible bounds the visible ranges of a base, which are part of the
 	// inode's record. Further holes become extents.
 	maxVisible = 64
@@ -225,26 +229,59 @@ func (f *File) carve(c *chunk, a, b int32) int {
 
 // mature hands the chunk to the workers when it is ripe.
 func (f *File) mature(c *chunk) {
-	if c.queued == nil && f.ripe(c) {
+	if c.queued != nil {
+		return
+	}
+	if f.scattered(c) && !f.full(c) {
+		f.merge(c)
+	}
+	if f.ripe(c) {
 		c.queued = f.fs.work.push(f, c.idx)
 	}
 }
 
 // ripe tells whether a block should be made of the chunk: it was filled in
 // order, or is in too many pieces.
-func (f *File) ripe(c *chunk) bool {
-	return int64(c.fill) == f.fs.cfg.ChunkSize && !c.isBlock() || len(c.frags) > maxFrags
+func (f *File) ripe(c *chunk) bool { return f.full(c) || f.scattered(c) }
+
+// scattered tells whether the chunk is in too many pieces.
+func (f *File) scattered(c *chunk) bool { return len(c.frags) > int(f.fs.cfg.ChunkSize/fragSize) }
+
+// full tells whether the chunk was filled in order and not made a block since:
+// with one, or parts of one with newer bytes over it, it was full before.
+func (f *File) full(c *chunk) bool {
+	cs := f.fs.cfg.ChunkSize
+	return int64(c.fill) == cs && !slices.ContainsFunc(c.frags, func(g frag) bool {
+		return g.src.block.Defined() && int64(g.src.n) == cs
+	})
 }
 
-// isBlock tells whether the chunk is one block, or parts of one with newer
-// bytes over it: then it was full before.
-func (c *chunk) isBlock() bool {
-	for _, g := range c.frags {
-		if g.src.block.Defined() {
-			return true
+// merge makes one of neighbouring small fragments in memory: a file that is
+// appended to with an fsync each time gets one each time, and a block for every so
+// many would be garbage as soon as it is followed by the next.
+func (f *File) merge(c *chunk) {
+	most := int32(f.fs.cfg.ChunkSize / mergedPart)
+	small := func(g frag) bool { return g.src.buf != nil && g.n < most }
+	for i := 0; i < len(c.frags); i++ {
+		first := c.frags[i]
+		end, j := first.off, i
+		for ; j < len(c.frags) && c.frags[j].off == end && small(c.frags[j]); j++ {
+			end = c.frags[j].end()
 		}
+		if j-i < 2 {
+			continue
+		}
+		b, err := f.fs.mem.alloc(int64(end - first.off))
+		if err != nil {
+			return // then it becomes a block
+		}
+		src := &source{seq: f.seq, buf: b, n: end - first.off}
+		b.used = src.n
+		for _, g := range c.frags[i:j] {
+			copy(b.data[g.off-first.off:], g.src.mem()[g.skip:g.skip+g.n])
+		}
+		f.lay(c, first.off, src, 0, src.n)
 	}
-	return false
 }
 
 // Truncate sets the size; what is added reads as zeros. Errors: EINVAL.

@@ -1,0 +1,78 @@
+package content_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"testing"
+
+	"cafs/linksys/unixfs"
+	"cafs/mount/tree/index"
+	"cafs/store"
+	"cafs/store/disk"
+
+	"github.com/ipfs/go-cid"
+)
+
+// putCount counts the bytes of the blocks that are put.
+type putCount struct {
+	blockStore
+	bytes int
+}
+
+func (p *putCount) Put(ctx context.Context, c cid.Cid, data []byte) error {
+	p.bytes += len(data)
+	return p.blockStore.Put(ctx, c, data)
+}
+
+// TestAppends: a file that is appended to with an fsync each time, and never at
+// rest, becomes one block for each chunk, with few others, and then the index
+// has no bytes of that chunk any more.
+func TestAppends(t *testing.T) {
+	const chunks, most = 2, 32 << 10 // bytes that an fsync leaves in the index
+	size := int(unixfs.V1_2025.ChunkSize) * chunks
+	for _, n := range []int{31, 100, 1000, 4096, 5000} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			blocks := &putCount{blockStore: store.NewMem()}
+			r, err := newRepo(t, disk.NewMem(), blocks, unixfs.V1_2025, 64<<20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.close()
+			ctx := context.Background()
+			f := r.files.New(1)
+			var want []byte
+			for i := 0; len(want) < size+n; i++ {
+				p := bytes.Repeat([]byte{byte(i), byte(i >> 8), byte(i >> 16)}, n/3+1)[:n]
+				if err := f.WriteAt(ctx, p, int64(len(want))); err != nil {
+					t.Fatal(err)
+				}
+				want = append(want, p...)
+				r.files.Drain()
+				if err := r.publish(ctx, 1, f, most); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if blocks.bytes > size+size/10 {
+				t.Errorf("%d bytes in blocks for %d", blocks.bytes, size)
+			}
+			for e, err := range r.db.Extents(1) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if e.Off < int64(size) && (e.Kind != index.Block || e.Len != unixfs.V1_2025.ChunkSize) {
+					t.Fatalf("an extent of %d bytes at %d of kind %d in a full chunk", e.Len, e.Off, e.Kind)
+				}
+			}
+			if i := differ(r.all(f), want); i >= 0 {
+				t.Errorf("byte %d differs", i)
+			}
+			g := r.load(1)
+			if i := differ(r.all(g), want); i >= 0 {
+				t.Errorf("byte %d differs after loading", i)
+			}
+			f.Release()
+			g.Release()
+		})
+	}
+}
