@@ -117,7 +117,7 @@ func (a appender) run() (int, error) {
 		return 0, err
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestCostsAppender$", "-test.v", "-test.timeout=0")
-	cmd.Env = append(os.Environ(), appenderEnv+"="+string(text), "GOMAXPROCS=1") // it does one thing at a time
+	cmd.Env = append(os.Environ(), appenderEnv+"="+string(text), "GOMAXPROCS=1", "GODEBUG=asyncpreemptoff=1") // it does one thing at a time
 	out, err := cmd.CombinedOutput()
 	n := 0
 	if _, line, ok := bytes.Cut(out, []byte(didLine)); err == nil && ok {

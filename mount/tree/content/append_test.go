@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"cafs/linksys/unixfs"
+	"cafs/mount/tree/content"
 	"cafs/mount/tree/index"
 	"cafs/store"
 	"cafs/store/disk"
@@ -75,4 +76,51 @@ func TestAppends(t *testing.T) {
 			g.Release()
 		})
 	}
+}
+
+// TestScatteredWrites: of a file that is written here and there with an fsync each
+// time, and never at rest, the index has the bytes of the last writes only.
+func TestScatteredWrites(t *testing.T) {
+	r := memRepo(t, unixfs.V1_2025)
+	rng := seeded(t)
+	ctx := context.Background()
+	const page, pages, most = 4096, 4096, 32 << 10
+	f := r.files.New(1)
+	want := make([]byte, page*pages)
+	for i := range 3 * pages {
+		p := bytes.Repeat([]byte{byte(i), byte(i >> 8), byte(i >> 16), 1}, page/4)
+		off := rng.Int64N(pages) * page
+		copy(want[off:], p)
+		if err := f.WriteAt(ctx, p, off); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.publish(ctx, 1, f, most); err != nil {
+			t.Fatal(err)
+		}
+		if i%100 > 0 {
+			continue
+		}
+		inline := int64(0)
+		for e, err := range r.db.Extents(1) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e.Kind == index.Inline {
+				inline += e.Len
+			}
+		}
+		if inline > content.MaxInline*unixfs.V1_2025.ChunkSize+most {
+			t.Fatalf("after %d writes %d bytes are in the index", i, inline)
+		}
+	}
+	want = want[:f.Size()]
+	if i := differ(r.all(f), want); i >= 0 {
+		t.Errorf("byte %d differs", i)
+	}
+	g := r.load(1)
+	if i := differ(r.all(g), want); i >= 0 {
+		t.Errorf("byte %d differs after loading", i)
+	}
+	f.Release()
+	g.Release()
 }

@@ -18,6 +18,7 @@ type Cut struct {
 	metaSeq uint64 // File.metaSeq and File.rebased at the cut
 	rebased uint64
 	changed []int64
+	move    bool // bytes that the index has go to staging
 	err     error
 	plan    plan
 
@@ -59,6 +60,7 @@ type plan struct {
 	stored []*source        // in blocks that need a flush
 	inline *[]byte          // bytes of the extents to be set, one after the other; from inlines
 	deltas map[uint64]int64 // changes of the segments' live bytes
+	grows  int64            // change of the bytes that the index has
 	ready  bool             // everything it refers to is durable
 	filled bool
 }
@@ -71,6 +73,26 @@ type chunkPlan struct {
 	old  []published
 }
 
+// tooMuchInline tells whether the index has so many of the file's bytes that they
+// should be moved. On a full disk they stay: an fsync must not fail for this.
+func (f *File) tooMuchInline() bool {
+	f.mu.RLock()
+	n := f.inline
+	f.mu.RUnlock()
+	return n > maxInline*f.fs.cfg.ChunkSize && f.fs.room(n) == nil
+}
+
+// moveInline adds all chunks whose bytes the index has to those that changed.
+func (c *Cut) moveInline() {
+	for idx, l := range c.f.pub {
+		if slices.ContainsFunc(l, published.inline) {
+			c.changed = append(c.changed, idx)
+		}
+	}
+	slices.Sort(c.changed)
+	c.changed = slices.Compact(c.changed)
+}
+
 // diff plans the cut's batch. The caller holds f.mu.
 func (c *Cut) diff() {
 	p := plan{chunks: make([]chunkPlan, 0, len(c.changed))}
@@ -81,22 +103,24 @@ func (c *Cut) diff() {
 			known++
 		}
 		if ch := c.tab.get(idx); ch != nil {
-			kept += cp.compare(ch.frags)
+			kept += cp.compare(ch.frags, c.move)
 		} else {
-			kept += cp.compare(nil)
+			kept += cp.compare(nil, c.move)
 		}
 		p.chunks = append(p.chunks, cp)
 	}
-	p.clear = known == len(c.f.pub) && kept == 0 && known > 0
+	p.clear = known == len(c.f.pub) && kept == 0 && known > 0 && !c.move
 	c.plan = p
 }
 
 // compare finds out what is to be set and deleted for the chunk to have these
-// fragments, and returns how many extents stay as they are.
-func (cp *chunkPlan) compare(frags []frag) (kept int) {
+// fragments, and returns how many extents stay as they are. With move those whose
+// bytes the index has do not.
+func (cp *chunkPlan) compare(frags []frag, move bool) (kept int) {
+	stays := func(p *published, g frag) bool { return p.shows(g) && !(move && p.inline()) }
 	// What is appended to again and again has its new fragments at the end.
 	// There may be room for them behind the published ones, where nobody looks.
-	for kept < len(cp.old) && kept < len(frags) && cp.old[kept].shows(frags[kept]) {
+	for kept < len(cp.old) && kept < len(frags) && stays(&cp.old[kept], frags[kept]) {
 		kept++
 	}
 	cp.next = cp.old[:kept:kept]
@@ -111,7 +135,7 @@ func (cp *chunkPlan) compare(frags []frag) (kept int) {
 			cp.del = append(cp.del, cp.old[i].off)
 		}
 		same := i < len(cp.old) && cp.old[i].off == n.off
-		if same && cp.old[i].shows(n.frag) {
+		if same && stays(&cp.old[i], n.frag) {
 			n = cp.old[i]
 			kept++
 		} else {
@@ -166,13 +190,19 @@ func (c *Cut) Fill(b *index.Batch) {
 			}
 		}
 		for _, o := range cp.old {
-			if o.kind == index.Staged {
+			switch o.kind {
+			case index.Staged:
 				p.count(o.place, -int64(o.n))
+			case index.Inline:
+				p.grows -= int64(o.n)
 			}
 		}
 		for _, n := range cp.next {
-			if n.kind == index.Staged {
+			switch n.kind {
+			case index.Staged:
 				p.count(n.place, int64(n.n))
+			case index.Inline:
+				p.grows += int64(n.n)
 			}
 		}
 		for _, k := range cp.set {
@@ -237,6 +267,7 @@ func (c *Cut) Commit() {
 		}
 	}
 	f.content, f.metaPub = c.content(), c.metaSeq
+	f.inline += c.plan.grows
 	c.committed = true
 	c.unplan()
 	if !c.retained {

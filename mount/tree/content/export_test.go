@@ -23,7 +23,10 @@ func (f *File) Frags() (n int) {
 	return n
 }
 
-const MaxVisible = maxVisible
+const (
+	MaxVisible = maxVisible
+	MaxInline  = maxInline
+)
 
 // Check panics when counts of references are not what the overlay shows.
 func (f *File) Check() string {

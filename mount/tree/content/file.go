@@ -35,6 +35,7 @@ type File struct {
 	// pub is what the index has, by chunk; content is its record, metaPub the
 	// metaSeq of it. changed has the chunks that differ, with the last change of each.
 	pub     map[int64][]published
+	inline  int64 // bytes of pub that are in the index
 	content index.Content
 	metaPub uint64
 	changed map[int64]uint64
@@ -117,6 +118,7 @@ func (f *File) load(e index.Extent) error {
 		if err != nil {
 			return err
 		}
+		f.inline += e.Len
 		src.buf, src.n = b, int32(copy(b.data, e.Data))
 		b.used = src.n
 		f.enlist()
@@ -346,7 +348,7 @@ func (f *File) bury() {
 		return true
 	})
 	f.tab = table{gen: f.tab.gen + 1, root: f.tab.gen + 1}
-	f.pub, f.changed = nil, make(map[int64]uint64)
+	f.pub, f.inline, f.changed = nil, 0, make(map[int64]uint64)
 	f.visible, f.size, f.counted = nil, 0, false
 	f.fs.unlist(f)
 }

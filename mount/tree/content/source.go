@@ -57,6 +57,8 @@ type published struct {
 	place *place // Staged: where
 }
 
+func (p published) inline() bool { return p.kind == index.Inline }
+
 // dispose gives up what src holds. No fragment and no cut shows it any more.
 func (f *File) dispose(src *source) {
 	if src.gone {

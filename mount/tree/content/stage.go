@@ -64,6 +64,7 @@ func (fs *Files) Stage(ctx context.Context, inlineLimit int, cuts ...*Cut) error
 
 // prepare plans the cut, or fails it at once.
 func (c *Cut) prepare() {
+	move := c.f.tooMuchInline()
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
 	c.err = c.f.lost
@@ -72,6 +73,9 @@ func (c *Cut) prepare() {
 	}
 	c.unplan()
 	if c.err == nil {
+		if c.move = move; move {
+			c.moveInline()
+		}
 		c.diff()
 	}
 }
@@ -113,7 +117,11 @@ func (fs *Files) stageBare(inlineLimit int, cuts []*Cut) {
 		if c.err != nil {
 			continue
 		}
-		for _, b := range c.bareSources(int64(inlineLimit)) {
+		limit := int64(inlineLimit)
+		if c.move {
+			limit = 0
+		}
+		for _, b := range c.bareSources(limit) {
 			bare = append(bare, b)
 			recs = append(recs, record{ino: uint64(c.f.ino), off: b.off, data: b.buf.data[b.src.at : b.src.at+b.src.n]})
 			total += int(b.src.n)

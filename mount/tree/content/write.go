@@ -17,6 +17,11 @@ const (
 	// mergedPart is the part of a chunk up to which fragments are merged. What is
 	// larger stays, so that no byte is merged again and again.
 	mergedPart = 64
+	// maxInline is how many chunks' worth of a file's bytes the index may have. Then
+	// they are moved to staging: what is appended becomes blocks, but a file that is
+	// written here and there would be in the index whole, and in memory when it is
+	// loaded.
+	maxInline = 2
 	// maxVisible bounds the visible ranges of a base, which are part of the
 	// inode's record. Further holes become extents.
 	maxVisible = 64
