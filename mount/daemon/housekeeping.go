@@ -33,6 +33,10 @@ type housekeeper struct {
 	asked chan chan<- bool // requests that found no room; each takes one answer
 	ended chan struct{}    // closed when nobody will answer any more
 	told  atomic.Uint64    // commands that may have given something up
+	// collect collects garbage and tells whether there was any; released changes
+	// when something may have become garbage.
+	collect  func(context.Context) (freed bool)
+	released func() uint64
 
 	// Of the last automatic collection; run's alone.
 	last struct {
@@ -44,7 +48,10 @@ type housekeeper struct {
 }
 
 func newHousekeeper(d *daemon) *housekeeper {
-	return &housekeeper{daemon: d, asked: make(chan chan<- bool), ended: make(chan struct{})}
+	k := &housekeeper{daemon: d, asked: make(chan chan<- bool), ended: make(chan struct{})}
+	k.collect = d.autoCollect
+	k.released = func() uint64 { return d.tree.Released() + k.told.Load() }
+	return k
 }
 
 // run keeps house until ctx ends.
@@ -71,7 +78,7 @@ func (k *housekeeper) run(ctx context.Context) {
 			if time.Now().Before(notBefore) || !k.roomIsShort() {
 				continue
 			}
-			k.autoCollect(ctx)
+			k.collectNow(ctx)
 			if k.roomIsShort() {
 				notBefore = k.last.ended.Add(collectShare * k.last.took)
 			}
@@ -139,7 +146,7 @@ func (k *housekeeper) answer(ctx context.Context, first chan<- bool) {
 				waiting = false
 			}
 		}
-		k.autoCollect(ctx)
+		k.collectNow(ctx)
 		freed = k.last.freed
 	}
 	for _, made := range all {
@@ -147,23 +154,26 @@ func (k *housekeeper) answer(ctx context.Context, first chan<- bool) {
 	}
 }
 
-// released changes when something may have become garbage.
-func (k *housekeeper) released() uint64 { return k.tree.Released() + k.told.Load() }
-
-// autoCollect collects garbage, and commits that are not to be kept before it.
-func (k *housekeeper) autoCollect(ctx context.Context) {
+// collectNow collects, and remembers how that went.
+func (k *housekeeper) collectNow(ctx context.Context) {
 	begin := time.Now()
 	k.last.asked = k.released()
-	r, err := k.history.Collect(ctx, repo.CollectArg{Keep: &k.opts.Keep}, func(any) error { return nil })
-	k.last.ended, k.last.freed = time.Now(), r.Garbage > 0
+	k.last.freed = k.collect(ctx)
+	k.last.ended = time.Now()
 	k.last.took = k.last.ended.Sub(begin)
+}
+
+// autoCollect collects garbage, and commits that are not to be kept before it.
+func (d *daemon) autoCollect(ctx context.Context) (freed bool) {
+	r, err := d.history.Collect(ctx, repo.CollectArg{Keep: &d.opts.Keep}, func(any) error { return nil })
 	if err != nil && ctx.Err() == nil {
-		k.log.Error("automatic collection of garbage", "err", err)
-		return
+		d.log.Error("automatic collection of garbage", "err", err)
+		return r.Garbage > 0
 	}
 	level := slog.LevelInfo
 	if r.Garbage == 0 { // which may be so every few seconds
 		level = slog.LevelDebug
 	}
-	k.log.Log(ctx, level, "collected garbage, since room is short", "blocks", r.Garbage, "bytes", r.GarbageBytes)
+	d.log.Log(ctx, level, "collected garbage, since room is short", "blocks", r.Garbage, "bytes", r.GarbageBytes)
+	return r.Garbage > 0
 }
