@@ -117,13 +117,13 @@ func Run(ctx context.Context, o Options) error {
 	return d.end()
 }
 
-// spare lets one goroutine more run at a time than there are processors, unless
+// spare lets two goroutines more run at a time than there are processors, unless
 // GOMAXPROCS says how many. One that comes back from a flush has others waiting
-// for it; with a turn for each processor, all of them busy with messages, it
-// would stand in line, and the device would idle meanwhile.
+// for it, and so has one that hashes; with a turn for each processor, all of them
+// busy with messages, it would stand in line, and the device would idle meanwhile.
 var spare = sync.OnceFunc(func() {
 	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 1)
+		runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + 2)
 	}
 })
 
