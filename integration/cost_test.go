@@ -116,9 +116,7 @@ func (a appender) run() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	cmd := exec.Command(os.Args[0], "-test.run=^TestCostsAppender$", "-test.v", "-test.timeout=0")
-	cmd.Env = append(os.Environ(), appenderEnv+"="+string(text), "GOMAXPROCS=1", "GODEBUG=asyncpreemptoff=1") // it does one thing at a time
-	out, err := cmd.CombinedOutput()
+	out, err := process("TestCostsAppender", appenderEnv+"="+string(text), "GOMAXPROCS=1", "GODEBUG=asyncpreemptoff=1").CombinedOutput()
 	n := 0
 	if _, line, ok := bytes.Cut(out, []byte(didLine)); err == nil && ok {
 		n, err = strconv.Atoi(string(bytes.Fields(line)[0]))

@@ -11,7 +11,6 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -38,8 +37,8 @@ func TestCrowd(t *testing.T) {
 	s := seed(t)
 	var wg sync.WaitGroup
 	for i := range 16 {
-		cmd := exec.Command(os.Args[0], "-test.run=^TestCrowdWorker$", "-test.v", "-test.timeout=0", "-seed", fmt.Sprint(s+int64(i)))
-		cmd.Env = append(os.Environ(), crowdDir+"="+m.Dir)
+		cmd := process("TestCrowdWorker", crowdDir+"="+m.Dir)
+		cmd.Args = append(cmd.Args, "-seed", fmt.Sprint(s+int64(i)))
 		wg.Go(func() {
 			if out, err := cmd.CombinedOutput(); err != nil {
 				t.Errorf("process %d: %v\n%s", i, err, out)

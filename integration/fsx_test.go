@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"sync"
 	"testing"
 	"time"
@@ -109,9 +108,8 @@ func (w worker) run() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(os.Args[0], "-test.run=^TestDataPathWorker$", "-test.v", "-test.timeout=0")
-	cmd.Env = append(os.Environ(), workerEnv+"="+string(text), "GOMAXPROCS=1", "GOGC=400") // it does one thing at a time
-	return cmd.CombinedOutput()
+	// It does one thing at a time.
+	return process("TestDataPathWorker", workerEnv+"="+string(text), "GOMAXPROCS=1", "GOGC=400").CombinedOutput()
 }
 
 // TestDataPathWorker is one of the processes of TestDataPath.

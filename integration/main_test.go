@@ -6,6 +6,8 @@ package integration_test
 
 import (
 	"flag"
+	"os"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -33,6 +35,14 @@ func rounds(n, long int) int {
 		return *roundsFlag
 	}
 	return harness.Scale(n, long)
+}
+
+// process is another process of this program that runs one test, which does
+// nothing without this environment.
+func process(test string, env ...string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0], "-test.run=^"+test+"$", "-test.v", "-test.timeout=0")
+	cmd.Env = append(os.Environ(), env...)
+	return cmd
 }
 
 func TestMain(m *testing.M) {

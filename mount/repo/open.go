@@ -183,6 +183,7 @@ func (r *Repo) OpenTree(ctx context.Context, o TreeOptions) (*tree.Tree, *conten
 		DirtyLimit:   o.DirtyLimit,
 		StagingLimit: o.StagingLimit,
 		Capacity:     r.Store.Capacity,
+		Failed:       r.DB.Err,
 		Segments:     segments,
 		Logger:       r.log,
 	})

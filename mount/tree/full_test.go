@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -115,6 +116,48 @@ func fill(t *testing.T, w *world) int {
 	}
 	t.Fatal("the disk does not fill")
 	return 0
+}
+
+// TestFullAndFailed: when the index cannot be written, every change says so, also
+// on a disk that is full.
+func TestFullAndFailed(t *testing.T) {
+	d := emptyDisk(t)
+	d.SetCapacity(64 << 20)
+	var dead atomic.Bool
+	r := &rig{t: t, ctx: t.Context(), disk: d, log: quiet, close: func(bool) {}, fault: func(op disk.Op) error {
+		if dead.Load() && op.Kind.Changes() {
+			return syscall.EIO
+		}
+		return nil
+	}}
+	r.open()
+	defer func() { r.close(false) }()
+	a, err := r.tree.Create(tree.Cred{}, tree.RootIno, "f", tree.Node{Kind: index.File, Perm: 0o600})
+	must(t, err)
+	eat(t, d, 64<<20)
+	change := map[string]func() error{
+		"create": func() error {
+			_, err := r.tree.Create(tree.Cred{}, tree.RootIno, "g", tree.Node{Kind: index.File})
+			return err
+		},
+		"write": func() error {
+			_, err := r.tree.Write(t.Context(), a.Ino, []byte("x"), 0, nil)
+			return err
+		},
+		"setxattr": func() error { return r.tree.Setxattr(a.Ino, "user.x", []byte("x"), 0, false) },
+	}
+	for name, do := range change {
+		wantFull(t, name, do())
+	}
+	dead.Store(true)
+	if err := r.tree.Fsync(t.Context(), tree.RootIno); err == nil {
+		t.Fatal("fsync over a dead disk succeeds")
+	}
+	for name, do := range change {
+		if err := do(); !errors.Is(err, index.ErrReadOnly) {
+			t.Errorf("%s with a failed index, on a full disk: %v", name, err)
+		}
+	}
 }
 
 // eat makes somebody else's file grow to a size, or take all the room there is.

@@ -182,6 +182,7 @@ func (r *rig) contents(cfg content.Config, sys *linksys.System) (*content.Files,
 		}
 		cfg.Segments = append(cfg.Segments, s)
 	}
+	cfg.Failed = r.db.Err
 	cfg.Blocks, cfg.ChunkSize, cfg.Logger, cfg.Leaf = st, chunk, r.log, p.Leaf
 	cfg.OpenBase = func(ctx context.Context, c cid.Cid) (content.Base, error) { return sys.OpenFile(ctx, c) }
 	cfg.LeafData = func(ctx context.Context, c cid.Cid) ([]byte, error) {

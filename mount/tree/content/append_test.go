@@ -65,15 +65,7 @@ func TestAppends(t *testing.T) {
 					t.Fatalf("an extent of %d bytes at %d of kind %d in a full chunk", e.Len, e.Off, e.Kind)
 				}
 			}
-			if i := differ(r.all(f), want); i >= 0 {
-				t.Errorf("byte %d differs", i)
-			}
-			g := r.load(1)
-			if i := differ(r.all(g), want); i >= 0 {
-				t.Errorf("byte %d differs after loading", i)
-			}
-			f.Release()
-			g.Release()
+			r.ends(f, want)
 		})
 	}
 }
@@ -114,13 +106,16 @@ func TestScatteredWrites(t *testing.T) {
 		}
 	}
 	want = want[:f.Size()]
-	if i := differ(r.all(f), want); i >= 0 {
-		t.Errorf("byte %d differs", i)
+	r.ends(f, want)
+}
+
+// ends releases inode 1, whose content must be want, before and after it is loaded.
+func (r *repo) ends(f *content.File, want []byte) {
+	r.t.Helper()
+	for _, f := range []*content.File{f, r.load(1)} {
+		if i := differ(r.all(f), want); i >= 0 {
+			r.t.Errorf("byte %d differs", i)
+		}
+		f.Release()
 	}
-	g := r.load(1)
-	if i := differ(r.all(g), want); i >= 0 {
-		t.Errorf("byte %d differs after loading", i)
-	}
-	f.Release()
-	g.Release()
 }

@@ -76,7 +76,10 @@ type Config struct {
 	SpaceReserve int64    // free bytes on the staging volume that writes leave alone; default 16 MiB
 	// Capacity tells how many bytes of blocks there may be, and how many more: what
 	// is written becomes blocks in the end. Nil or 0: no limit but the disk.
-	Capacity    func() (total, left int64)
+	Capacity func() (total, left int64)
+	// Failed tells why nothing can be changed any more, or nil: that comes before a
+	// want of room. May be nil.
+	Failed      func() error
 	SegmentSize int64 // bytes; a staging segment ends with the record that passes it; default 64 MiB
 	Segments    []index.Segment
 	Logger      *slog.Logger

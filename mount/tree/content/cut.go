@@ -18,7 +18,6 @@ type Cut struct {
 	metaSeq uint64 // File.metaSeq and File.rebased at the cut
 	rebased uint64
 	changed []int64
-	move    bool // bytes that the index has go to staging
 	err     error
 	plan    plan
 
@@ -61,6 +60,7 @@ type plan struct {
 	inline *[]byte          // bytes of the extents to be set, one after the other; from inlines
 	deltas map[uint64]int64 // changes of the segments' live bytes
 	grows  int64            // change of the bytes that the index has
+	move   bool             // bytes that the index has go to staging
 	ready  bool             // everything it refers to is durable
 	filled bool
 }
@@ -82,34 +82,40 @@ func (f *File) tooMuchInline() bool {
 	return n > maxInline*f.fs.cfg.ChunkSize && f.fs.room(n) == nil
 }
 
-// moveInline adds all chunks whose bytes the index has to those that changed.
-func (c *Cut) moveInline() {
+// withInline returns the chunks that changed and those whose bytes the index has.
+func (c *Cut) withInline() []int64 {
+	all := slices.Clone(c.changed)
 	for idx, l := range c.f.pub {
 		if slices.ContainsFunc(l, published.inline) {
-			c.changed = append(c.changed, idx)
+			all = append(all, idx)
 		}
 	}
-	slices.Sort(c.changed)
-	c.changed = slices.Compact(c.changed)
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
-// diff plans the cut's batch. The caller holds f.mu.
-func (c *Cut) diff() {
-	p := plan{chunks: make([]chunkPlan, 0, len(c.changed))}
+// diff plans the cut's batch; with move, bytes that the index has go to staging.
+// The caller holds f.mu.
+func (c *Cut) diff(move bool) {
+	changed := c.changed
+	if move {
+		changed = c.withInline()
+	}
+	p := plan{chunks: make([]chunkPlan, 0, len(changed)), move: move}
 	known, kept := 0, 0
-	for _, idx := range c.changed {
+	for _, idx := range changed {
 		cp := chunkPlan{idx: idx, old: c.f.pub[idx]}
 		if cp.old != nil {
 			known++
 		}
+		var frags []frag
 		if ch := c.tab.get(idx); ch != nil {
-			kept += cp.compare(ch.frags, c.move)
-		} else {
-			kept += cp.compare(nil, c.move)
+			frags = ch.frags
 		}
+		kept += cp.compare(frags, move)
 		p.chunks = append(p.chunks, cp)
 	}
-	p.clear = known == len(c.f.pub) && kept == 0 && known > 0 && !c.move
+	p.clear = known == len(c.f.pub) && kept == 0 && known > 0 && !move
 	c.plan = p
 }
 

@@ -74,10 +74,15 @@ func (fs *Files) room(n int64) error {
 	sp.avail.Store(min(u.Avail-sp.reserve, fs.left()+fs.waiting()))
 	sp.spent.Add(-spent)
 	sp.looked.Store(now)
-	switch {
-	case u.Total == 0 || fs.fits(need):
+	if u.Total == 0 || fs.fits(need) {
 		return nil
-	case need > min(u.Total, fs.limit()):
+	}
+	if fs.cfg.Failed != nil {
+		if err := fs.cfg.Failed(); err != nil {
+			return err
+		}
+	}
+	if need > min(u.Total, fs.limit()) {
 		return syscall.ENOSPC // nothing makes room for that
 	}
 	return ErrNoRoom

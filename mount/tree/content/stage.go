@@ -73,10 +73,7 @@ func (c *Cut) prepare() {
 	}
 	c.unplan()
 	if c.err == nil {
-		if c.move = move; move {
-			c.moveInline()
-		}
-		c.diff()
+		c.diff(move)
 	}
 }
 
@@ -118,7 +115,7 @@ func (fs *Files) stageBare(inlineLimit int, cuts []*Cut) {
 			continue
 		}
 		limit := int64(inlineLimit)
-		if c.move {
+		if c.plan.move {
 			limit = 0
 		}
 		for _, b := range c.bareSources(limit) {
